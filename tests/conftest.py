@@ -1,0 +1,19 @@
+"""Fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real files; tests that need it skip where it is absent."""
+    folder = Path(os.environ.get("VLMTASKS_TEST_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(
+            "real test data is absent: put it in ../shared/data or set VLMTASKS_TEST_DATA to its folder"
+        )
+    return folder
