@@ -1,0 +1,150 @@
+"""The words that PaliGemma expects for each task.
+
+Every function returns the prefix without <bos> and without the final line end: the engine adds both
+once. White space at the ends is removed. What a user wrote stays text: the engine encodes a prompt
+letter by letter, so `<image>`, `<eos>` or `<loc0001>` in a question are never special tokens. The
+one exception is the prompt of `caption_box`, whose four location tokens `split_box_prompt` finds.
+"""
+
+import re
+from collections.abc import Iterable, Sequence, Set
+from typing import Any
+
+from vlmtasks.errors import PromptError
+from vlmtasks.tokens import check_bins
+
+# The languages of COCO-35L, which the model was trained on; other codes are passed on.
+LANGUAGES = (
+    "ar bn cs da de el en es fa fi fil fr he hi hr hu id it ja ko mi nl no pl pt ro ru sv sw te th "
+    "tr uk vi zh"
+).split()
+CAPTION_STYLES = ("caption", "cap", "describe")
+
+
+def caption(lang: str = "en", style: str = "caption") -> str:
+    """Prompt for a description: "caption" as in COCO, "cap" as a web page, "describe" longer."""
+    if style not in CAPTION_STYLES:
+        raise PromptError(f"style is {style!r}; it must be one of {', '.join(CAPTION_STYLES)}")
+    return f"{style} {_language(lang)}"
+
+
+def answer(question: str, lang: str = "en") -> str:
+    """Prompt for the answer to a question; `lang` is the language of the answer."""
+    return f"answer {_language(lang)} {_words(question, 'question')}"
+
+
+def question(answer: str, lang: str = "en") -> str:
+    """Prompt for a question to which `answer` is the answer; `lang` is the question's language."""
+    return f"question {_language(lang)} {_words(answer, 'answer')}"
+
+
+def ocr() -> str:
+    """Prompt for the text that is seen in the picture."""
+    return "ocr"
+
+
+def detect(labels: str | Iterable[str]) -> str:
+    """Prompt for boxes: "detect cat ; dog". See `class_names` for what `labels` may be."""
+    return "detect " + " ; ".join(class_names(labels))
+
+
+def segment(labels: str | Iterable[str]) -> str:
+    """Prompt for boxes and masks: "segment cat ; dog". See `class_names`."""
+    return "segment " + " ; ".join(class_names(labels))
+
+
+def caption_box(loc_yxyx: Sequence[int]) -> str:
+    """Prompt for a description of one box, given as bins (y_min, x_min, y_max, x_max)."""
+    return "caption " + "".join(f"<loc{value:04d}>" for value in check_bins(loc_yxyx))
+
+
+def free_text(prompt: str) -> str:
+    """Prompt in the user's own words, as `VLM.generate` takes it; it may be empty.
+
+    `<image>` and `<bos>` at its very start, which other tools want there, are removed.
+    """
+    if not isinstance(prompt, str):
+        raise PromptError(f"prompt is {prompt!r}; it must be a str")
+    return _LEADING_TOKENS.sub("", _one_kind_of_line_end(prompt)).strip()
+
+
+def class_names(labels: str | Iterable[str]) -> tuple[str, ...]:
+    """The classes of a detect or segment prompt, cleaned, in the order given, each once.
+
+    labels: one name, several in one str with ";" between them, or a list of names. A comma is part
+        of a name, since phrases have commas. Blanks are collapsed; of names that differ only in
+        case the first is kept.
+
+    PromptError: no name at all, an empty name in a list, anything but str, a set (it has no order),
+    and names with ";", a line end or a token such as <loc0000>.
+    """
+    if isinstance(labels, str):
+        names = [name for name in labels.split(";") if name.strip()]
+    elif isinstance(labels, Set) or not isinstance(labels, Iterable):
+        raise PromptError(f"classes are {labels!r}; they must be a str or a list of str, in order")
+    else:
+        names = list(labels)
+    if not names:
+        raise PromptError(
+            f"classes are {labels!r}, which names nothing; give at least one, such as 'cat' or "
+            "['cat', 'dog']"
+        )
+    unique: dict[str, str] = {}
+    for name in names:
+        cleaned = _class_name(name)
+        unique.setdefault(cleaned.casefold(), cleaned)
+    return tuple(unique.values())
+
+
+def split_box_prompt(prompt: str) -> tuple[str, tuple[int, ...]]:
+    """Split the prompt of `caption_box` in its words and its four bins; others have no bins.
+
+    >>> split_box_prompt("caption <loc0001><loc0002><loc0003><loc0004>")
+    ('caption ', (1, 2, 3, 4))
+    >>> split_box_prompt("answer en what is <loc0001>?")
+    ('answer en what is <loc0001>?', ())
+    """
+    found = _BOX_PROMPT.fullmatch(prompt)
+    if not found:
+        return prompt, ()
+    return found[1], tuple(int(digits) for digits in re.findall("[0-9]{4}", found[2]))
+
+
+_LEADING_TOKENS = re.compile(r"\s*+(?:<(?:image|bos)>\s*+)++")
+_BOX_PROMPT = re.compile(r"(caption (?:[a-z-]+ )?)((?:<loc(?:0[0-9]{3}|10[01][0-9]|102[0-3])>){4})")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]{2,4})?")
+_TOKEN_IN_NAME = re.compile(r"<(?:loc|seg|eos>|bos>|pad>|image>)")
+
+
+def _class_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise PromptError(f"a class is {name!r}; every class must be a str")
+    if re.search(r"[;\r\n]", name.strip()) or _TOKEN_IN_NAME.search(name):
+        raise PromptError(
+            f"a class is {name!r}; a class name has no ';', no line end and no token such as "
+            "<loc0000>; give several classes as a list"
+        )
+    cleaned = " ".join(name.split())
+    if not cleaned:
+        raise PromptError(f"a class is {name!r}, which is empty; remove it from the list")
+    return cleaned
+
+
+def _language(lang: Any) -> str:
+    code = lang.strip().lower() if isinstance(lang, str) else ""
+    if not _LANGUAGE.fullmatch(code):
+        raise PromptError(f"lang is {lang!r}; it must be a code such as {', '.join(LANGUAGES)}")
+    return code
+
+
+def _words(text: Any, name: str) -> str:
+    if not isinstance(text, str):
+        raise PromptError(f"{name} is {text!r}; it must be a str")
+    words = _one_kind_of_line_end(text).strip()
+    if not words:
+        raise PromptError(f"{name} is {text!r}, which says nothing; write it in words")
+    return words
+
+
+def _one_kind_of_line_end(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
