@@ -1,0 +1,220 @@
+"""Emoji drawings as pixels: npm packs of SVG, rendered once and cached.
+
+The table below names the drawings that clearly show one object of a class; it was checked by eye.
+The packs are `@iconify-json/<vendor>`; the cache folder is `VLMTASKS_CACHE` or ~/.cache/vlmtasks.
+"""
+
+import json
+import os
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from vlmtasks.demo.classes import LABELS
+from vlmtasks.errors import MissingExtraError, MissingFileError
+
+SIDE = 192
+"""Side of a rendered drawing in pixels."""
+
+PACKS = {
+    "noto": "1.2.9",
+    "noto-v1": "1.2.5",
+    "fxemoji": "1.2.2",
+    "fluent-emoji": "1.2.7",
+    "fluent-emoji-flat": "1.2.6",
+    "twemoji": "1.2.5",
+}
+"""Vendor → version of its npm pack."""
+
+TRAIN_VENDORS = ("noto", "noto-v1", "fxemoji", "fluent-emoji", "fluent-emoji-flat")
+TEST_VENDOR = "twemoji"
+
+_NAMES = {
+    "cat": "cat cat-face black-cat grinning-cat kissing-cat pouting-cat",
+    "dog": "dog dog-face poodle guide-dog service-dog",
+    "horse": "horse horse-face",
+    "pig": "pig pig-face",
+    "fish": "fish tropical-fish blowfish",
+    "car": "automobile oncoming-automobile taxi oncoming-taxi sport-utility-vehicle racing-car "
+    "police-car oncoming-police-car",
+    "bus": "bus oncoming-bus trolleybus",
+    "bicycle": "bicycle",
+    "airplane": "airplane small-airplane airplane-departure airplane-arrival",
+    "boat": "sailboat speedboat motor-boat canoe ferry ship passenger-ship",
+    "apple": "red-apple green-apple",
+    "banana": "banana",
+    "pizza": "pizza",
+    "cake": "birthday-cake shortcake cupcake",
+    "cup": "teacup-without-handle hot-beverage cup-with-straw bubble-tea",
+    "ball": "soccer-ball basketball baseball softball tennis volleyball american-football "
+    "rugby-football",
+    "umbrella": "umbrella closed-umbrella umbrella-with-rain-drops",
+    "book": "closed-book green-book blue-book orange-book open-book notebook "
+    "notebook-with-decorative-cover ledger",
+    "clock": "alarm-clock mantelpiece-clock one-oclock four-oclock ten-oclock eight-thirty",
+    "tree": "deciduous-tree evergreen-tree palm-tree christmas-tree leafless-tree",
+    "flower": "tulip rose sunflower hibiscus cherry-blossom blossom hyacinth lotus wilted-flower",
+    "house": "house derelict-house",
+    "key": "key old-key",
+    "guitar": "guitar",
+}
+
+_FXEMOJI_NAMES = {
+    "cat": "cat catside",
+    "dog": "dog dogside poodle",
+    "horse": "horse horseface",
+    "pig": "pig pigside",
+    "fish": "fish tropicalfish blowfish",
+    "car": "automobile oncomingautomobile policecar oncomingpolicecar racecar recreationalvehicle",
+    "bus": "bus oncomingbus trolleybus",
+    "bicycle": "bicycle",
+    "airplane": "airplane",
+    "boat": "speedboat",
+    "apple": "redapple greenapple",
+    "banana": "banana",
+    "pizza": "sliceofpizza",
+    "cake": "birthdaycake shortcake",
+    "cup": "teacupwithouthandle hotbeverage",
+    "ball": "soccerball baseball tennisball americanfootball rugbyfootball",
+    "umbrella": "umbrella umbrellawithraindrops",
+    "book": "closedbook greenbook bluebook orangebook openbook notebook notebookdecorativecover "
+    "ledger",
+    "clock": "alarmclock manltepiececlock clock1oclock clock7oclock clock2thirty",
+    "tree": "deciduoustree evergreen palmtree christmastree",
+    "flower": "tulip rose sunflower hibiscus cherryblossom blossom",
+    "house": "housebuilding",
+    "key": "key oldkey",
+    "guitar": "guitar",
+}
+
+# shows another thing (racket, hoop, hearts), text that `ocr` would have to read, or no clear object
+_REJECTED = {
+    "noto": "tennis",
+    "noto-v1": "tennis basketball taxi oncoming-taxi derelict-house",
+    "fluent-emoji": "tennis kissing-cat",
+    "fluent-emoji-flat": "tennis kissing-cat",
+    "twemoji": "racing-car airplane-departure airplane-arrival",
+}
+
+# drops of rain and runways are dropped: only the largest connected part is kept
+_LARGEST_PART = {
+    "airplane-departure",
+    "airplane-arrival",
+    "umbrella-with-rain-drops",
+    "umbrellawithraindrops",
+    "closed-umbrella",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """One emoji: rgba (SIDE, SIDE, 4) uint8, straight alpha."""
+
+    vendor: str
+    name: str
+    label: str
+    rgba: np.ndarray
+
+
+def cache_folder() -> Path:
+    """The folder of fetched packs and rendered drawings."""
+    return Path(os.environ.get("VLMTASKS_CACHE", Path.home() / ".cache" / "vlmtasks"))
+
+
+def drawing_names(vendor: str) -> list[tuple[str, str]]:
+    """(label, drawing name) of all chosen drawings of a vendor, in class order."""
+    table = _FXEMOJI_NAMES if vendor == "fxemoji" else _NAMES
+    rejected = _REJECTED.get(vendor, "").split()
+    return [
+        (label, name) for label in LABELS for name in table[label].split() if name not in rejected
+    ]
+
+
+def pack_path(vendor: str) -> Path:
+    """Where the npm tarball of a vendor lies in the cache."""
+    return cache_folder() / "npm" / f"iconify-json-{vendor}-{PACKS[vendor]}.tgz"
+
+
+def fetch_pack(vendor: str) -> Path:
+    """The npm tarball of a vendor, fetched with `npm pack` when it is not in the cache."""
+    path = pack_path(vendor)
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        package = f"@iconify-json/{vendor}@{PACKS[vendor]}"
+        subprocess.run(["npm", "pack", "--silent", package], cwd=path.parent, check=True)
+    if not path.is_file():
+        raise MissingFileError(f"npm pack left no {path.name}; fetch {path.parent} by hand")
+    return path
+
+
+@cache
+def load_drawings(vendor: str) -> tuple[Drawing, ...]:
+    """All chosen drawings of a vendor; the first call fetches and renders them."""
+    chosen = drawing_names(vendor)
+    path = cache_folder() / f"drawings-{vendor}-{PACKS[vendor]}-{SIDE}.npz"
+    stored = dict(np.load(path)) if path.is_file() else {}
+    if not {name for _, name in chosen} <= stored.keys() | _known_absent(stored):
+        stored = _render_pack(vendor, [name for _, name in chosen])
+        np.savez_compressed(path, **stored)
+    return tuple(
+        Drawing(vendor, name, label, stored[name]) for label, name in chosen if name in stored
+    )
+
+
+def _known_absent(stored: dict) -> set[str]:
+    return set(stored["absent"].tolist()) if "absent" in stored else set()
+
+
+def _render_pack(vendor: str, names: list[str]) -> dict[str, np.ndarray]:
+    with tarfile.open(fetch_pack(vendor)) as tar:
+        file = tar.extractfile("package/icons.json")
+        assert file is not None
+        pack = json.load(file)
+    rendered = {}
+    absent = []
+    for name in names:
+        icon = _find_icon(pack, name)
+        if icon is None:
+            absent.append(name)
+            continue
+        width = icon.get("width", pack.get("width", 16))
+        height = icon.get("height", pack.get("height", 16))
+        rgba = _render_svg(icon["body"], width, height)
+        rendered[name] = _keep_largest_part(rgba) if name in _LARGEST_PART else rgba
+    rendered["absent"] = np.array(absent, dtype=str)
+    return rendered
+
+
+def _find_icon(pack: dict, name: str) -> dict | None:
+    while name in pack.get("aliases", {}):
+        name = pack["aliases"][name]["parent"]
+    return pack["icons"].get(name)
+
+
+def _render_svg(body: str, width: int, height: int) -> np.ndarray:
+    try:
+        import resvg_py
+    except ImportError as error:
+        raise MissingExtraError("resvg_py", "demo-data") from error
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">{body}</svg>'
+    )
+    png = resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE, skip_system_fonts=True)
+    bgra = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
+    return cv2.cvtColor(bgra, cv2.COLOR_BGRA2RGBA)
+
+
+def _keep_largest_part(rgba: np.ndarray) -> np.ndarray:
+    opaque = (rgba[..., 3] > 127).astype(np.uint8)
+    _, parts, stats, _ = cv2.connectedComponentsWithStats(opaque)
+    largest = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
+    keep = cv2.dilate((parts == largest).astype(np.uint8), np.ones((3, 3), np.uint8))
+    rgba = rgba.copy()
+    rgba[keep == 0] = 0
+    return rgba
