@@ -1,9 +1,10 @@
 """The words that PaliGemma expects for each task.
 
-Every function returns the prefix without <bos> and without the final line end: the engine adds both
-once. White space at the ends is removed. What a user wrote stays text: the engine encodes a prompt
-letter by letter, so `<image>`, `<eos>` or `<loc0001>` in a question are never special tokens. The
-one exception is the prompt of `caption_box`, whose four location tokens `split_box_prompt` finds.
+Every function returns the prefix without <bos> and without the final line end: the engine adds
+both, once. White space at the ends is removed. What a user wrote stays text: the engine encodes
+`<image>`, `<eos>` or `<loc0001>` in a question as the characters they are. Only `caption_box`
+writes location tokens that mean a place, so only there the engine is told to read them
+(`location_tokens=True`).
 """
 
 import re
@@ -96,22 +97,7 @@ def class_names(labels: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(unique.values())
 
 
-def split_box_prompt(prompt: str) -> tuple[str, tuple[int, ...]]:
-    """Split the prompt of `caption_box` in its words and its four bins; others have no bins.
-
-    >>> split_box_prompt("caption <loc0001><loc0002><loc0003><loc0004>")
-    ('caption ', (1, 2, 3, 4))
-    >>> split_box_prompt("answer en what is <loc0001>?")
-    ('answer en what is <loc0001>?', ())
-    """
-    found = _BOX_PROMPT.fullmatch(prompt)
-    if not found:
-        return prompt, ()
-    return found[1], tuple(int(digits) for digits in re.findall("[0-9]{4}", found[2]))
-
-
-_LEADING_TOKENS = re.compile(r"\s*+(?:<(?:image|bos)>\s*+)++")
-_BOX_PROMPT = re.compile(r"(caption (?:[a-z-]+ )?)((?:<loc(?:0[0-9]{3}|10[01][0-9]|102[0-3])>){4})")
+_LEADING_TOKENS = re.compile(r"\A\s*+(?:<(?:image|bos)>\s*+)++")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]{2,4})?")
 _TOKEN_IN_NAME = re.compile(r"<(?:loc|seg|eos>|bos>|pad>|image>)")
 

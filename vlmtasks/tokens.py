@@ -28,7 +28,7 @@ for that. The two differ by 0.1 % of the side.
 import operator
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -134,7 +134,7 @@ def parse_objects(
     size_wh = check_image_size(image_size)
     check_scale(scale)
     if isinstance(text_or_ids, str):
-        return list(_read_records(text_or_ids, size_wh, scale))
+        return _read_records(text_or_ids, size_wh, scale)
     rendered = _RenderedIds(_check_ids(text_or_ids), _check_vocabulary(vocabulary))
     return [rendered.restore(found) for found in _read_records(rendered.text, size_wh, scale)]
 
@@ -239,83 +239,85 @@ _BLANKS = r"[^\S\r\n]*+"  # white space within a line
 _LOC_RUN = rf"(?P<locs>(?:<loc\d*+>{_BLANKS})++)"
 _SEG_RUN = rf"(?P<segs>(?:<seg\d*+>{_BLANKS})++)"
 _NEXT_RUN = re.compile(rf"{_LOC_RUN}|{_SEG_RUN}")
-_CODES = re.compile(rf"\s*+{_SEG_RUN}")
-_SPACE = re.compile(r"\s*+")
-_TOKEN = re.compile(r"<(?:loc|seg)(\d*+)>")
+_BEFORE_LABEL = re.compile(rf"\s*+(?:{_SEG_RUN}\s*+)?")
 _LABEL_END = re.compile(
     r"[;\r\n]|<(?:loc|seg)\d*+>|<(?:eos|bos|pad|image|start_of_turn|end_of_turn)>"
 )
+_TOKEN = re.compile(r"<(?:loc|seg)(\d*+)>")
 # What is left of a loc or seg token where a text was cut in its middle.
 _CUT_TOKEN = re.compile(r"<(?:l(?:o(?:c[0-9]{0,4})?)?|s(?:e(?:g[0-9]{0,3})?)?)?\Z")
 
+_LOC_NUMBERS = {f"{number:04d}": number for number in range(LOC_BINS)}
+_SEG_NUMBERS = {f"{number:03d}": number for number in range(SEG_CODES)}
 
-def _read_records(text: str, size_wh: SizeWH, scale: int) -> Iterator[ParsedObject]:
+
+def _read_records(text: str, size_wh: SizeWH, scale: int) -> list[ParsedObject]:
+    records: list[ParsedObject] = []
     cut = _CUT_TOKEN.search(text, max(0, len(text) - len("<loc0000")))
     end = cut.start() if cut else len(text)
     position = 0
     while run := _NEXT_RUN.search(text, position, end):
-        if run["segs"]:
+        if run.lastgroup == "segs":
             position = run.end()
-            span = run.start(), _stripped_end(run)
-            yield ParsedObject("", (), None, None, CODES_WITHOUT_BOX, span)
+            span = run.start(), run.start() + len(run.group().rstrip())
+            records.append(ParsedObject("", (), None, None, CODES_WITHOUT_BOX, span))
             continue
-        codes = _CODES.match(text, run.end(), end)
-        label_start = _skip_space(text, codes.end() if codes else run.end(), end)
+        between = _BEFORE_LABEL.match(text, run.end(), end)
+        assert between is not None  # it matches nothing, too
+        codes, label_start = between["segs"], between.end()
         label_end = _LABEL_END.search(text, label_start, end)
         position = label_end.start() if label_end else end
-        label = text[label_start:position].strip()
-        *unlabelled, last = _groups_of_four(run)
-        for group in unlabelled:
-            yield _record(group, None, "", group[-1][2], size_wh, scale)
-        stop = label_start + len(label) if label else _stripped_end(codes or run)
-        record = _record(last, codes, label, stop, size_wh, scale)
-        if label_start == end and (cut or _is_incomplete(last, codes)):
-            record = replace(record, mask_codes=None, problem=TRUNCATED)
-            cut = None
-        yield record
+        label = text[label_start:position].rstrip()
+        *unlabelled, (bins, (start, stop)) = _boxes_of_run(text, *run.span())
+        for four, span in unlabelled:
+            records.append(_record(four, None, "", span, size_wh, scale))
+        problem = None
+        if label_start == end and (cut or _is_incomplete(bins, codes)):
+            problem, stop, cut = TRUNCATED, len(text), None
+        elif label:
+            stop = label_start + len(label)
+        elif codes:
+            stop = between.start("segs") + len(codes.rstrip())
+        records.append(_record(bins, codes, label, (start, stop), size_wh, scale, problem))
     if cut:
-        yield ParsedObject("", (), None, None, TRUNCATED, (end, len(text)))
+        records.append(ParsedObject("", (), None, None, TRUNCATED, (end, len(text))))
+    return records
 
 
-_Loc = tuple[int | None, int, int]  # bin (None: no such token), start, stop
+_Bins = list[int | None]  # None where there is no such token
 
 
-def _groups_of_four(run: re.Match[str]) -> list[list[_Loc]]:
-    locs = [
-        (_number(token[1], 4, LOC_BINS), run.start() + token.start(), run.start() + token.end())
-        for token in _TOKEN.finditer(run.group())
+def _boxes_of_run(text: str, start: int, stop: int) -> list[tuple[_Bins, tuple[int, int]]]:
+    """The bins and the span of each box; a single entry when the count is wrong."""
+    bins = [_LOC_NUMBERS.get(digits) for digits in _TOKEN.findall(text, start, stop)]
+    if len(bins) <= 4 or len(bins) % 4:
+        return [(bins, (start, start + len(text[start:stop].rstrip())))]
+    spans = [token.span() for token in _TOKEN.finditer(text, start, stop)]
+    return [
+        (bins[first : first + 4], (spans[first][0], spans[first + 3][1]))
+        for first in range(0, len(bins), 4)
     ]
-    if len(locs) % 4:
-        return [locs]
-    return [locs[first : first + 4] for first in range(0, len(locs), 4)]
 
 
 def _record(
-    locs: list[_Loc],
-    codes: re.Match[str] | None,
+    found_bins: _Bins,
+    codes: str | None,
     label: str,
-    stop: int,
+    span: tuple[int, int],
     size_wh: SizeWH,
     scale: int,
+    problem: str | None = None,
 ) -> ParsedObject:
-    bins = tuple(value for value, _, _ in locs if value is not None)
-    problem = _box_problem(locs, bins)
-    box_xyxy = None if problem else _decode(bins, *size_wh, scale)
-    mask_codes = None
-    if codes is not None:
-        numbers = [_number(digits, 3, SEG_CODES) for digits in _TOKEN.findall(codes["segs"])]
-        valid = tuple(number for number in numbers if number is not None)
-        if len(valid) != len(numbers):
-            problem = problem or BAD_SEG_TOKEN
-        elif len(valid) != MASK_CODES:
-            problem = problem or BAD_CODE_COUNT
-        else:
-            mask_codes = valid
-    return ParsedObject(label, bins, box_xyxy, mask_codes, problem, (locs[0][1], stop))
+    bins = tuple([value for value in found_bins if value is not None])
+    box_problem = _box_problem(found_bins, bins)
+    box_xyxy = None if box_problem else _decode(bins, *size_wh, scale)
+    mask_codes, code_problem = (None, None) if codes is None else _read_codes(codes)
+    problem = problem or box_problem or code_problem
+    return ParsedObject(label, bins, box_xyxy, mask_codes, problem, span)
 
 
-def _box_problem(locs: list[_Loc], bins: tuple[int, ...]) -> str | None:
-    if len(bins) != len(locs):
+def _box_problem(found_bins: _Bins, bins: tuple[int, ...]) -> str | None:
+    if len(bins) != len(found_bins):
         return BAD_LOC_TOKEN
     if len(bins) != 4:
         return BAD_BOX_COUNT
@@ -327,10 +329,18 @@ def _box_problem(locs: list[_Loc], bins: tuple[int, ...]) -> str | None:
     return None
 
 
-def _is_incomplete(locs: list[_Loc], codes: re.Match[str] | None) -> bool:
-    if codes is None:
-        return len(locs) < 4
-    return codes.group().count("<") < MASK_CODES
+def _read_codes(codes: str) -> tuple[tuple[int, ...] | None, str | None]:
+    numbers = [_SEG_NUMBERS.get(digits) for digits in _TOKEN.findall(codes)]
+    valid = tuple([number for number in numbers if number is not None])
+    if len(valid) != len(numbers):
+        return None, BAD_SEG_TOKEN
+    if len(valid) != MASK_CODES:
+        return None, BAD_CODE_COUNT
+    return valid, None
+
+
+def _is_incomplete(bins: _Bins, codes: str | None) -> bool:
+    return len(bins) < 4 if codes is None else codes.count("<") < MASK_CODES
 
 
 def _decode(bins: Sequence[int], width: int, height: int, scale: int) -> BoxXYXY:
@@ -341,21 +351,6 @@ def _decode(bins: Sequence[int], width: int, height: int, scale: int) -> BoxXYXY
         x_max * width / scale,
         y_max * height / scale,
     )
-
-
-def _number(digits: str, length: int, limit: int) -> int | None:
-    if len(digits) != length or not digits.isascii() or int(digits) >= limit:
-        return None
-    return int(digits)
-
-
-def _skip_space(text: str, start: int, end: int) -> int:
-    space = _SPACE.match(text, start, end)
-    return space.end() if space else start
-
-
-def _stripped_end(run: re.Match[str]) -> int:
-    return run.start() + len(run.group().rstrip())
 
 
 # --- reading ids ---------------------------------------------------------------------------------
