@@ -14,7 +14,7 @@ ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")
 
 @dataclass(frozen=True)
 class SiglipVisionConfig:
-    """SigLIP vision tower without pooling head. Defaults: So400m/14 at 224 px, as PaliGemma uses."""
+    """SigLIP vision tower without pooling head. Defaults: So400m/14 at 224 px."""
 
     hidden_size: int = 1152
     intermediate_size: int = 4304
@@ -139,9 +139,7 @@ class PaliGemmaConfig:
             image_token_index=_image_token(data),
         )
         rows = config.text_config.vocab_size
-        if not 0 <= config.image_token_index:
-            raise CheckpointError(f"image_token_index {config.image_token_index} is negative")
-        if config.image_token_index >= rows and config.image_token_index != 257152:
+        if not 0 <= config.image_token_index < rows:
             raise CheckpointError(
                 f"image_token_index {config.image_token_index} is outside the embedding table "
                 f"of text_config.vocab_size {rows} rows"
@@ -220,7 +218,7 @@ def _text_config(data: Mapping[str, Any]) -> GemmaConfig:
             )
     else:
         defaults = {}
-        # Gemma 1 files say "gelu" but were trained with the tanh form; transformers corrects it too.
+        # Gemma 1 files say "gelu" but mean the tanh form; transformers corrects it too.
         if data.get("hidden_act", "gelu") == "gelu":
             data["hidden_act"] = data.get("hidden_activation") or "gelu_pytorch_tanh"
         for key in ("query_pre_attn_scalar", "sliding_window"):

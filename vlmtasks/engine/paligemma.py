@@ -1,4 +1,4 @@
-"""PaliGemma: SigLIP tower, linear projector, Gemma decoder under a prefix-LM mask (arXiv 2407.07726).
+"""PaliGemma (arXiv 2407.07726): SigLIP tower, linear projector, Gemma under a prefix-LM mask.
 
 Letters: B rows, S image tokens, P prompt tokens (image included), T suffix tokens, D width,
 V rows of the embedding table.
@@ -122,7 +122,7 @@ class Projector(nn.Module):
 
 
 def prefix_mask(is_prefix: Tensor, valid: Tensor, window: int | None = None) -> Tensor:
-    """Visibility (B, L, L) of the prefix-LM, query first: bidirectional over the prefix, causal after.
+    """Visibility (B, L, L), query first: bidirectional over the prefix, causal after it.
 
     is_prefix, valid: (B, L) bool. With `window`, pairs outside the prefix also need to be fewer
     than `window` positions apart.

@@ -1,0 +1,91 @@
+"""Checkpoint folders small enough for tests: a real tokenizer, random weights.
+
+Scales as the parity tests need them: embeddings small and matrices large, so that the layers decide
+and greedy answers are not an echo of the last token.
+"""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers
+from tokenizers.models import BPE
+
+from vlmtasks.engine.config import PaliGemmaConfig, tiny_config
+from vlmtasks.engine.paligemma import PaliGemma
+
+LOCS = [f"<loc{index:04d}>" for index in range(1024)]
+SEGS = [f"<seg{index:03d}>" for index in range(128)]
+
+
+@cache
+def tiny_tokenizer_json() -> str:
+    """A Gemma-like BPE: bytes, ASCII, a few words, then loc, seg, <image> in PaliGemma's order."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    letters = ["\n", "▁", *(chr(code) for code in range(33, 127)), "é", "ü"]
+    pieces = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    merges = [("c", "a"), ("ca", "t"), ("d", "o"), ("do", "g"), ("▁", "cat"), ("▁", "dog")]
+    merges += [("d", "e"), ("t", "e"), ("c", "t"), ("te", "ct"), ("de", "tect"), ("▁", ";")]
+    pieces += [left + right for left, right in merges]
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = Tokenizer(BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in special])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in (*LOCS, *SEGS)])
+    tokenizer.add_special_tokens([AddedToken("<image>", normalized=False, special=True)])
+    return tokenizer.to_str()
+
+
+def tiny_tokenizer() -> Tokenizer:
+    return Tokenizer.from_str(tiny_tokenizer_json())
+
+
+def checkpoint_config(model_type: str = "gemma", padding: int = 7) -> PaliGemmaConfig:
+    """`tiny_config` with the vocabulary of `tiny_tokenizer` and some rows that mean nothing."""
+    config = tiny_config(model_type)
+    image_id = tiny_tokenizer().token_to_id("<image>")
+    text = replace(config.text_config, vocab_size=image_id + 1 + padding)
+    return replace(config, text_config=text, image_token_index=image_id)
+
+
+@torch.no_grad()
+def draw_weights(network: torch.nn.Module, seed: int = 0) -> None:
+    """Embeddings 0.03, matrices 2 / √fan-in, norms near their neutral value."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in network.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "embed_tokens" in name or "lm_head" in name:
+            parameter.copy_(noise * 0.03)
+        elif parameter.dim() > 1:
+            parameter.copy_(noise * 2 / parameter[0].numel() ** 0.5)
+        elif "layer_norm" in name or "post_layernorm" in name:
+            parameter.copy_(noise * 0.1 + (1 if name.endswith("weight") else 0))
+        else:
+            parameter.copy_(noise * 0.1)
+
+
+def tiny_network(model_type: str = "gemma", seed: int = 0) -> PaliGemma:
+    network = PaliGemma(checkpoint_config(model_type))
+    draw_weights(network, seed)
+    return network.eval().requires_grad_(False)
+
+
+def save_folder(folder: Path, network: PaliGemma, **extra_json: object) -> Path:
+    """Writes config, weights and tokenizer; extra_json: content of further `<name>.json` files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"config": network.config.to_dict(), **extra_json}
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), "utf-8")
+    (folder / "tokenizer.json").write_text(tiny_tokenizer_json(), "utf-8")
+    save_file(network.state_dict(), folder / "model.safetensors")
+    return folder
+
+
+def tiny_folder(folder: Path, model_type: str = "gemma", seed: int = 0) -> Path:
+    return save_folder(folder, tiny_network(model_type, seed))

@@ -1,0 +1,279 @@
+"""A checkpoint folder → the network and everything that belongs to it, or one clear error."""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vlmtasks.engine.config import PaliGemmaConfig
+from vlmtasks.engine.folder_files import member, read_json
+from vlmtasks.engine.key_names import rename_all
+from vlmtasks.engine.paligemma import PaliGemma
+from vlmtasks.engine.pixels import PixelConfig
+from vlmtasks.engine.tensor_files import read_tensors
+from vlmtasks.engine.tokenizer import Tokenizer
+from vlmtasks.errors import CheckpointError, InputError
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+HEAD = "lm_head.weight"
+EMBEDDING = "language_model.embed_tokens.weight"
+POSITIONS = "vision_tower.embeddings.position_embedding.weight"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder holds. stop_ids: every id that ends an answer. metadata: `vlmtasks.json`."""
+
+    folder: Path
+    network: PaliGemma
+    tokenizer: Tokenizer
+    pixel_config: PixelConfig
+    stop_ids: frozenset[int]
+    metadata: dict[str, Any]
+
+
+def load_checkpoint(
+    folder: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    resolution: int | None = None,
+) -> Checkpoint:
+    """Reads a folder as transformers saves it.
+
+    Weights stay memory-mapped where device and dtype allow it, so that resident memory is the file
+    once. dtype None: as stored (float16 becomes float32 on the CPU, which cannot compute in it).
+    resolution: another side of the model input in pixels; the position table is interpolated.
+    """
+    config = PaliGemmaConfig.from_dict(read_json(folder, "config.json") or {})
+    tensors = read_tensors(folder)
+    named = {name: tensors[key] for name, key in rename_all(tensors).items()}
+    if resolution is not None:
+        config = resize_positions(named, config, resolution)
+    tokenizer = Tokenizer.from_file(member(folder, "tokenizer.json"))
+    check_vocabulary(tokenizer, config)
+    return Checkpoint(
+        folder=folder,
+        network=build_network(config, named, device, dtype, str(folder)),
+        tokenizer=tokenizer,
+        pixel_config=read_pixel_config(folder, config, resized=resolution is not None),
+        stop_ids=read_stop_ids(folder) | {tokenizer.eos_id},
+        metadata=read_metadata(folder),
+    )
+
+
+def build_network(
+    config: PaliGemmaConfig,
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+    dtype: torch.dtype | None,
+    source: str,
+) -> PaliGemma:
+    """A network in eval mode whose parameters are `tensors` (our names), without a second copy.
+
+    Raises CheckpointError listing every missing, unexpected and misshapen weight.
+    """
+    with torch.device("meta"):
+        network = PaliGemma(config)
+        if HEAD in tensors and not _is_tied(tensors):
+            text = config.text_config
+            network.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+    check_fit(network, tensors, source)
+    chosen = compute_dtype(tensors, device) if dtype is None else dtype
+    wanted = network.state_dict().keys()
+    state = {name: tensors[name].to(device=device, dtype=chosen) for name in wanted}
+    network.load_state_dict(state, strict=True, assign=True)
+    return network.requires_grad_(False).eval()
+
+
+def compute_dtype(tensors: Mapping[str, Tensor], device: torch.device) -> torch.dtype:
+    """The dtype that most numbers are stored in; float32 in place of float16 on the CPU."""
+    counts: dict[torch.dtype, int] = {}
+    for tensor in tensors.values():
+        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
+    most = max(counts, key=lambda dtype: counts[dtype])
+    if device.type == "cpu" and most == torch.float16:
+        return torch.float32
+    return most
+
+
+def check_fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Raises one CheckpointError for all weights that do not fit, with the likely cause."""
+    expected = {name: tuple(p.shape) for name, p in network.state_dict().items()}
+    given = {name: tuple(t.shape) for name, t in tensors.items()}
+    if HEAD in given and HEAD not in expected:  # the same numbers as the embedding: tied
+        del given[HEAD]
+    missing = sorted(expected.keys() - given.keys())
+    unexpected = sorted(given.keys() - expected.keys())
+    misshapen = sorted(n for n in expected.keys() & given.keys() if expected[n] != given[n])
+    wrong_dtype = sorted(n for n in expected.keys() & given.keys() if not _is_float(tensors[n]))
+    if not (missing or unexpected or misshapen or wrong_dtype):
+        return
+    lines = [f"{source}: the weights do not fit the config."]
+    lines += _listed("missing", missing)
+    lines += _listed("unexpected", unexpected)
+    lines += _listed(
+        "misshapen", [f"{n} is {given[n]}, the config says {expected[n]}" for n in misshapen]
+    )
+    lines += _listed("not floating point", [f"{n} is {tensors[n].dtype}" for n in wrong_dtype])
+    lines.append(f"Likely cause: {_likely_cause(expected, missing, unexpected, misshapen)}")
+    raise CheckpointError("\n".join(lines))
+
+
+def resize_positions(
+    tensors: dict[str, Tensor], config: PaliGemmaConfig, resolution: int
+) -> PaliGemmaConfig:
+    """Interpolates the position table in place for a model input of `resolution` pixels a side.
+
+    Bicubic, align_corners False, no antialias, as transformers' `interpolate_pos_encoding`.
+    Returns the config of the resized model.
+    """
+    vision = config.vision_config
+    if isinstance(resolution, bool) or not isinstance(resolution, int) or resolution < 1:
+        raise InputError(f"resolution must be a number of pixels, not {resolution!r}")
+    if resolution % vision.patch_size:
+        raise InputError(
+            f"resolution {resolution} is no multiple of the patch size {vision.patch_size}"
+        )
+    table = tensors.get(POSITIONS)
+    if table is not None and table.dim() == 2:
+        before, after = int(len(table) ** 0.5), resolution // vision.patch_size
+        if before**2 == len(table) and before != after:
+            square = table.float().view(1, before, before, -1).permute(0, 3, 1, 2)
+            square = nn.functional.interpolate(
+                square, size=(after, after), mode="bicubic", align_corners=False
+            )
+            flat = square.permute(0, 2, 3, 1).reshape(after**2, -1)
+            tensors[POSITIONS] = flat.to(table.dtype)
+    return replace(config, vision_config=replace(vision, image_size=resolution))
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: PaliGemmaConfig) -> None:
+    """Raises CheckpointError where tokenizer and embedding table cannot belong together."""
+    if tokenizer.image_id is not None and tokenizer.image_id != config.image_token_index:
+        raise CheckpointError(
+            f"<image> is {tokenizer.image_id} in tokenizer.json but image_token_index is "
+            f"{config.image_token_index} in config.json; the files belong to different checkpoints"
+        )
+    rows, size = config.text_config.vocab_size, tokenizer.size
+    if tokenizer.image_id == size - 1:
+        size -= 1  # <image> needs no row: image tokens take its place
+    if size > rows:
+        raise CheckpointError(
+            f"tokenizer.json has ids up to {size - 1}, but the embedding table has only {rows} "
+            "rows (text_config.vocab_size); the files belong to different checkpoints"
+        )
+
+
+def read_pixel_config(folder: Path, config: PaliGemmaConfig, *, resized: bool) -> PixelConfig:
+    """`preprocessor_config.json`, or that part of `processor_config.json`, or the usual values."""
+    data = read_json(folder, "preprocessor_config.json", required=False)
+    if data is None:
+        processor = read_json(folder, "processor_config.json", required=False) or {}
+        part = processor.get("image_processor")
+        data = part if isinstance(part, dict) else {}
+    return PixelConfig.from_dict(data, config.vision_config.image_size, resized=resized)
+
+
+def read_stop_ids(folder: Path) -> frozenset[int]:
+    """The end tokens of `generation_config.json`; its sampling settings are not taken over."""
+    data = read_json(folder, "generation_config.json", required=False) or {}
+    value = data.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        raise CheckpointError(f"generation_config.json: eos_token_id must be ids, not {value!r}")
+    if data.get("do_sample"):
+        logger.info("%s: sampling settings of generation_config.json are ignored", folder)
+    return frozenset(ids)
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """`vlmtasks.json`: what we keep beside a checkpoint; {} where there is none.
+
+    mask_codec: {"file": name in this folder, "sha256": hex}; box_scale: 1024 or 1023; other keys
+    are passed on as they are.
+    """
+    data = read_json(folder, "vlmtasks.json", required=False) or {}
+    codec = data.get("mask_codec")
+    if codec is not None:
+        if not isinstance(codec, dict) or "file" not in codec:
+            raise CheckpointError(
+                f'{folder / "vlmtasks.json"}: mask_codec must be an object with "file", '
+                f"not {codec!r}"
+            )
+        member(folder, codec["file"])
+        digest = codec.get("sha256")
+        if digest is not None and not re.fullmatch(r"[0-9a-f]{64}", str(digest)):
+            raise CheckpointError(
+                f"{folder / 'vlmtasks.json'}: mask_codec.sha256 must be 64 hex digits, "
+                f"not {digest!r}"
+            )
+    if data.get("box_scale", 1024) not in (1024, 1023):
+        raise CheckpointError(
+            f"{folder / 'vlmtasks.json'}: box_scale must be 1024 or 1023, not {data['box_scale']!r}"
+        )
+    return data
+
+
+def _is_tied(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the stored head is the embedding once more; then it is not kept twice."""
+    head, embedding = tensors[HEAD], tensors.get(EMBEDDING)
+    return (
+        embedding is not None
+        and head.shape == embedding.shape
+        and head.dtype == embedding.dtype
+        and torch.equal(head, embedding)
+    )
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.dtype in (*DTYPES.values(), torch.float64)
+
+
+def _listed(what: str, names: list[str], limit: int = 20) -> list[str]:
+    if not names:
+        return []
+    more = f"\n  … and {len(names) - limit} more" if len(names) > limit else ""
+    return [f"{len(names)} {what}:\n  " + "\n  ".join(names[:limit]) + more]
+
+
+def _likely_cause(
+    expected: Mapping[str, Any], missing: list[str], unexpected: list[str], misshapen: list[str]
+) -> str:
+    def any_has(names: list[str], *parts: str) -> bool:
+        return any(part in name for name in names for part in parts)
+
+    if any_has(unexpected, "lora_"):
+        return "these are matrices of a LoRA adapter; load the base with adapter= this folder."
+    if any_has(unexpected, "qweight", "absmax", "quant_state", "scales", "weight_format", "_scale"):
+        return "the weights are quantised; this engine loads float32, bfloat16 and float16."
+    if any_has(unexpected, "feedforward_layernorm"):
+        return (
+            "PaliGemma 2 weights in a PaliGemma 1 config: text_config.model_type should be "
+            "'gemma2', with the sizes that belong to it."
+        )
+    if any_has(missing, "feedforward_layernorm"):
+        return (
+            "PaliGemma 1 weights in a PaliGemma 2 config: text_config.model_type should be 'gemma'."
+        )
+    if len(missing) == len(expected):
+        return "this is no PaliGemma, or its key names are those of another library."
+    if misshapen and all(name == POSITIONS for name in misshapen):
+        return (
+            "the position table is that of another resolution: correct vision_config.image_size, "
+            "then pass resolution= to resize the table."
+        )
+    if any_has(misshapen, EMBEDDING, HEAD):
+        return "text_config.vocab_size must be the number of rows of the embedding table."
+    if missing and not unexpected and not misshapen:
+        return "the file is incomplete, or the config has too many layers."
+    if unexpected and not missing and not misshapen:
+        return "the config has too few layers, or the file holds another model too."
+    return "config.json and the weights belong to different models."

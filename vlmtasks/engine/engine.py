@@ -1,0 +1,370 @@
+"""The engine: pictures and prompts in, `Generation`s out.
+
+Letters used in this package: B rows, S image tokens, P prompt tokens, T new tokens, D width,
+V rows of the embedding table.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vlmtasks.engine.beam import beam_search
+from vlmtasks.engine.checkpoints import DTYPES, Checkpoint, load_checkpoint
+from vlmtasks.engine.config import PaliGemmaConfig
+from vlmtasks.engine.decoding import (
+    Answer,
+    DecodingOptions,
+    TokenConstraint,
+    TokenLimits,
+    TokenStep,
+    decode_steps,
+    require_finite,
+)
+from vlmtasks.engine.pixels import to_pixels
+from vlmtasks.engine.prompt_ids import check_length, pad_ids, prompt_ids
+from vlmtasks.engine.streaming import TextStream
+from vlmtasks.engine.tokenizer import Tokenizer
+from vlmtasks.errors import InputError, MissingFileError
+from vlmtasks.generation import FinishReason, Generation
+
+QUANTIZATIONS = (None,)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedImage:
+    """A picture after the vision tower, accepted wherever the engine takes a picture.
+
+    tokens: (S, D), what the decoder sees. image_size: (width, height) of the picture in pixels.
+    fingerprint: of the engine that made it; another engine refuses it.
+    """
+
+    tokens: Tensor
+    image_size: tuple[int, int]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class StreamedToken:
+    """One step of `Engine.stream`.
+
+    token_id: the new id, None for the last step of an answer that ended by itself.
+    text: the text that became certain with it; the pieces add up to the text of the answer.
+    finish_reason: set on the last step.
+    """
+
+    token_id: int | None
+    logprob: float
+    text: str
+    finish_reason: FinishReason | None
+
+
+class Engine:
+    """A loaded PaliGemma with its tokenizer. Make one with `Engine.load`."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.network = checkpoint.network
+        self.tokenizer: Tokenizer = checkpoint.tokenizer
+        self.config: PaliGemmaConfig = self.network.config
+        weight = self.network.language_model.embed_tokens.weight
+        self.device, self.dtype = weight.device, weight.dtype
+        rows = torch.arange(self.config.text_config.vocab_size, device=self.device)
+        choosable = (rows < self.tokenizer.size) & (rows != self.config.image_token_index)
+        self._limits = TokenLimits(checkpoint.stop_ids, choosable)
+        self.fingerprint = _fingerprint(checkpoint)
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        *,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        quantize: str | None = None,
+        resolution: int | None = None,
+    ) -> "Engine":
+        """Loads a checkpoint folder.
+
+        device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1" …
+        dtype: "auto" (as stored), "float32", "bfloat16" or "float16".
+        resolution: another side of the model input in pixels than the checkpoint's.
+        Raises MissingFileError and CheckpointError (both ValueErrors) for a checkpoint that cannot
+        be used, InputError for an option that is not allowed.
+        """
+        if quantize not in QUANTIZATIONS:
+            allowed = ", ".join(map(repr, QUANTIZATIONS))
+            raise InputError(f"quantize={quantize!r} is not supported; allowed: {allowed}")
+        where, number_type = _device(device), _dtype(dtype)
+        folder = Path(source).expanduser()
+        if not folder.is_dir():
+            raise MissingFileError(f"{str(source)!r} is no folder; pass a checkpoint folder")
+        return cls(load_checkpoint(folder, device=where, dtype=number_type, resolution=resolution))
+
+    @property
+    def vocabulary(self) -> Tokenizer:
+        """What ids mean, as `vlmtasks.tokens.parse_objects` wants it."""
+        return self.tokenizer
+
+    @property
+    def folder(self) -> Path:
+        return self.checkpoint.folder
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The content of the folder's `vlmtasks.json` (mask codec, box scale, …), or {}."""
+        return self.checkpoint.metadata
+
+    def encode_image(
+        self, pictures: Sequence[Image.Image], *, batch_size: int = 8
+    ) -> list[EncodedImage]:
+        """RGB pictures of PIL → one encoding each; the vision tower runs once a picture."""
+        encoded = []
+        for start in range(0, len(pictures), batch_size):
+            part = pictures[start : start + batch_size]
+            for picture, tokens in zip(part, self._image_tokens(part), strict=True):
+                encoded.append(EncodedImage(tokens, picture.size, self.fingerprint))
+        return encoded
+
+    def generate(
+        self,
+        images: Sequence[EncodedImage | Sequence[EncodedImage]],
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        num_beams: int = 1,
+        best_of: int = 1,
+        raw_logprobs: bool = True,
+        location_tokens: bool = False,
+        constraints: Sequence[TokenConstraint | None] | None = None,
+        on_step: Callable[[TokenStep], object] | None = None,
+        batch_size: int = 16,
+    ) -> list[Generation]:
+        """Answers prompts[i] about images[i], in this order, `batch_size` at a time.
+
+        images[i] may be several encodings: pictures of one prompt, or frames of a video.
+        prompts: the prefix without its final newline, for example "detect cat ; dog".
+        location_tokens: read <loc0000>…<loc1023> in the prompts as location tokens.
+        constraints: one a prompt, see `decoding.TokenConstraint`. on_step: is called with each new
+        token. The rest: see `decoding.DecodingOptions`.
+        Raises PromptError (too long, no string), InputError, NumericsError.
+        """
+        options = DecodingOptions(
+            max_new_tokens, temperature, top_p, seed, best_of, num_beams, raw_logprobs
+        )
+        rows = self._rows(images, prompts, max_new_tokens, location_tokens)
+        _check_batch(len(rows), constraints, batch_size)
+        generations: list[Generation] = []
+        for start in range(0, len(rows), batch_size):
+            part = rows[start : start + batch_size]
+            some = None if constraints is None else constraints[start : start + batch_size]
+            decode = self._search if num_beams > 1 else self._sample
+            answers = decode(part, options, some, start, on_step)
+            generations += [self._generation(answer) for answer in answers]
+        return generations
+
+    def stream(
+        self,
+        image: EncodedImage | Sequence[EncodedImage],
+        prompt: str,
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        raw_logprobs: bool = True,
+        location_tokens: bool = False,
+        constraint: TokenConstraint | None = None,
+    ) -> Iterator[StreamedToken]:
+        """`generate` for one prompt, token by token; closing the iterator stops the work."""
+        options = DecodingOptions(
+            max_new_tokens, temperature, top_p, seed, raw_logprobs=raw_logprobs
+        )
+        rows = self._rows([image], [prompt], max_new_tokens, location_tokens)
+        return self._stream(rows, options, constraint)
+
+    def _stream(
+        self, rows: "list[_Row]", options: DecodingOptions, constraint: TokenConstraint | None
+    ) -> Iterator[StreamedToken]:
+        text = TextStream(self.tokenizer)
+        for (step,) in self._steps(rows, options, [constraint], 0):
+            stopped = step.finish_reason == "stop"
+            piece = "" if stopped else text.add(step.token_id)
+            if step.finish_reason is not None:
+                piece += text.finish()
+            token_id = None if stopped else step.token_id
+            yield StreamedToken(token_id, step.logprob, piece, step.finish_reason)
+
+    @torch.inference_mode()
+    def _image_tokens(self, pictures: Sequence[Image.Image]) -> Tensor:
+        pixels = to_pixels(pictures, self.checkpoint.pixel_config).to(self.device)
+        tokens = self.network.encode_image(pixels)
+        require_finite(tokens, "vision tower and projector")
+        return tokens
+
+    def _rows(
+        self,
+        images: Sequence[EncodedImage | Sequence[EncodedImage]],
+        prompts: Sequence[str],
+        max_new_tokens: int,
+        location_tokens: bool,
+    ) -> "list[_Row]":
+        if isinstance(prompts, str) or len(images) != len(prompts):
+            raise InputError(
+                f"generate takes one picture (or list of pictures) a prompt, not {len(images)} for "
+                f"{'a single string' if isinstance(prompts, str) else len(prompts)}"
+            )
+        limit = self.config.text_config.max_position_embeddings
+        rows = []
+        for image, prompt in zip(images, prompts, strict=True):
+            tokens = self._joined(image)
+            ids = prompt_ids(
+                self.tokenizer,
+                prompt,
+                len(tokens),
+                self.config.image_token_index,
+                location_tokens=location_tokens,
+            )
+            check_length(len(tokens), len(ids) - len(tokens), max_new_tokens, limit)
+            rows.append(_Row(ids, tokens))
+        return rows
+
+    def _joined(self, image: EncodedImage | Sequence[EncodedImage]) -> Tensor:
+        """All image tokens of one prompt (S, D), picture after picture."""
+        parts = [image] if isinstance(image, EncodedImage) else list(image)
+        for part in parts:
+            if not isinstance(part, EncodedImage):
+                raise InputError(
+                    f"the engine takes encoded pictures, not {type(part).__name__}; "
+                    "call engine.encode_image first"
+                )
+            if part.fingerprint != self.fingerprint:
+                raise InputError(
+                    "this picture was encoded by another checkpoint, resolution or dtype; "
+                    "encode it with this engine"
+                )
+        if not parts:
+            raise InputError("a prompt needs at least one picture")
+        return parts[0].tokens if len(parts) == 1 else torch.cat([part.tokens for part in parts])
+
+    def _steps(
+        self,
+        rows: "list[_Row]",
+        options: DecodingOptions,
+        constraints: Sequence[TokenConstraint | None] | None,
+        first_row: int,
+    ) -> Iterator[list[TokenStep]]:
+        prompts = pad_ids([row.ids for row in rows], self.tokenizer.pad_id, self.device)
+        tokens = [row.image_tokens for row in rows]
+        return decode_steps(
+            self.network, prompts, tokens, options, self._limits, constraints, first_row
+        )
+
+    def _sample(
+        self,
+        rows: "list[_Row]",
+        options: DecodingOptions,
+        constraints: Sequence[TokenConstraint | None] | None,
+        first_row: int,
+        on_step: Callable[[TokenStep], object] | None,
+    ) -> list[Answer]:
+        """Greedy or sampled answers, the best of `best_of` for each prompt."""
+        copies = options.best_of
+        answers = [Answer() for _ in range(len(rows) * copies)]
+        for steps in self._steps(rows, options, constraints, first_row):
+            for step in steps:
+                answers[step.row].add(step)
+                if on_step is not None:
+                    on_step(step.shifted(first_row * copies))
+        groups = [answers[start : start + copies] for start in range(0, len(answers), copies)]
+        return [max(group, key=lambda answer: answer.total_logprob) for group in groups]
+
+    def _search(
+        self,
+        rows: "list[_Row]",
+        options: DecodingOptions,
+        constraints: Sequence[TokenConstraint | None] | None,
+        first_row: int,
+        on_step: Callable[[TokenStep], object] | None,
+    ) -> list[Answer]:
+        """Beam search, prompt after prompt."""
+        if on_step is not None:
+            raise InputError("beam search has no steps to report; leave out on_step or num_beams")
+        answers = []
+        for index, row in enumerate(rows):
+            prompt = pad_ids([row.ids], self.tokenizer.pad_id, self.device)
+            constraint = None if constraints is None else constraints[index]
+            answers.append(
+                beam_search(
+                    self.network, prompt, row.image_tokens, options, self._limits, constraint
+                )
+            )
+        return answers
+
+    def _generation(self, answer: Answer) -> Generation:
+        return Generation(
+            self.tokenizer.decode(answer.token_ids),
+            tuple(answer.token_ids),
+            tuple(answer.logprobs),
+            answer.finish_reason,
+        )
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One prompt: all its ids, and its image tokens (S, D)."""
+
+    ids: list[int]
+    image_tokens: Tensor
+
+
+def _check_batch(
+    rows: int, constraints: Sequence[TokenConstraint | None] | None, batch_size: int
+) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"batch_size must be an integer of at least 1, not {batch_size!r}")
+    if constraints is not None and len(constraints) != rows:
+        raise InputError(f"constraints must be one a prompt: {len(constraints)} for {rows} prompts")
+
+
+def _fingerprint(checkpoint: Checkpoint) -> str:
+    """Of everything that decides what a picture is encoded to."""
+    network = checkpoint.network
+    weight = network.multi_modal_projector.linear.weight
+    digest = hashlib.sha256()
+    facts = (network.config.to_dict(), repr(checkpoint.pixel_config), str(weight.dtype))
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    for tensor in (weight, network.vision_tower.embeddings.patch_embedding.weight):
+        digest.update(tensor.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f'device={device!r} is no device; allowed are "auto", "cpu", "cuda", "cuda:1" …'
+        ) from error
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    """None for "auto"."""
+    if dtype == "auto":
+        return None
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        allowed = ", ".join(f'"{name}"' for name in ("auto", *DTYPES))
+        raise InputError(f"dtype={dtype!r} is not supported; allowed: {allowed}")
+    return found
