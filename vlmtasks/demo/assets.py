@@ -31,6 +31,8 @@ PACKS = {
 }
 """Vendor → version of its npm pack."""
 
+_RENDERING = 2  # part of the cache's file names: raise it when the pixels change
+
 TRAIN_VENDORS = ("noto", "noto-v1", "fxemoji", "fluent-emoji", "fluent-emoji-flat")
 TEST_VENDOR = "twemoji"
 
@@ -98,7 +100,7 @@ _REJECTED = {
     "noto-v1": "tennis basketball taxi oncoming-taxi derelict-house",
     "fluent-emoji": "tennis kissing-cat",
     "fluent-emoji-flat": "tennis kissing-cat",
-    "twemoji": "racing-car airplane-departure airplane-arrival",
+    "twemoji": "racing-car airplane-departure airplane-arrival umbrella-with-rain-drops",
 }
 
 # drops of rain and runways are dropped: only the largest connected part is kept
@@ -109,6 +111,10 @@ _LARGEST_PART = {
     "umbrellawithraindrops",
     "closed-umbrella",
 }
+
+# boats that float on a block of water: the water is no part of the boat
+_WATER_VENDORS = {"fluent-emoji", "fluent-emoji-flat", "twemoji"}
+_WATER_TOLERANCE = 75
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +162,7 @@ def fetch_pack(vendor: str) -> Path:
 def load_drawings(vendor: str) -> tuple[Drawing, ...]:
     """All chosen drawings of a vendor; the first call fetches and renders them."""
     chosen = drawing_names(vendor)
-    path = cache_folder() / f"drawings-{vendor}-{PACKS[vendor]}-{SIDE}.npz"
+    path = cache_folder() / f"drawings-{vendor}-{PACKS[vendor]}-{SIDE}-{_RENDERING}.npz"
     stored = dict(np.load(path)) if path.is_file() else {}
     if not {name for _, name in chosen} <= stored.keys() | _known_absent(stored):
         stored = _render_pack(vendor, [name for _, name in chosen])
@@ -185,6 +191,8 @@ def _render_pack(vendor: str, names: list[str]) -> dict[str, np.ndarray]:
         width = icon.get("width", pack.get("width", 16))
         height = icon.get("height", pack.get("height", 16))
         rgba = _render_svg(icon["body"], width, height)
+        if vendor in _WATER_VENDORS and name in _NAMES["boat"].split():
+            rgba = _drain(rgba)
         rendered[name] = _keep_largest_part(rgba) if name in _LARGEST_PART else rgba
     rendered["absent"] = np.array(absent, dtype=str)
     return rendered
@@ -218,3 +226,17 @@ def _keep_largest_part(rgba: np.ndarray) -> np.ndarray:
     rgba = rgba.copy()
     rgba[keep == 0] = 0
     return rgba
+
+
+def _drain(rgba: np.ndarray) -> np.ndarray:
+    """Without the water: what resembles the lowest row's colour and hangs together with it."""
+    opaque = rgba[..., 3] > 127
+    bottom = np.flatnonzero(opaque.any(1))[-1] - 2
+    color = np.median(rgba[bottom][opaque[bottom]][:, :3], axis=0)
+    distance = np.linalg.norm(rgba[..., :3].astype(np.float64) - color, axis=2)
+    _, parts = cv2.connectedComponents((opaque & (distance < _WATER_TOLERANCE)).astype(np.uint8))
+    wet = np.isin(parts, parts[bottom][parts[bottom] > 0])
+    wet = cv2.dilate(wet.astype(np.uint8), np.ones((5, 5), np.uint8)) > 0
+    dry = rgba.copy()
+    dry[wet] = 0
+    return _keep_largest_part(dry)

@@ -163,7 +163,7 @@ def _set_block(
     for alpha, boxes in scaled:
         x = (width - alpha.shape[1]) // 2 if centred else 0
         block[y : y + alpha.shape[0], x : x + alpha.shape[1]] = alpha
-        char_boxes.append(boxes + (x, y, x, y))
+        char_boxes.append(boxes + np.array([x, y, x, y]))
         y += alpha.shape[0]
     return _Block(block, char_boxes)
 

@@ -262,7 +262,7 @@ def _labels_to_ask(scene: Scene, rng: np.random.Generator) -> list[str]:
 def _pick_label(
     scene: Scene, rng: np.random.Generator, *, absent: bool, favour: float = 1.0
 ) -> str:
-    """A class that is absent or present; `favour` raises the odds of classes with several objects."""
+    """An absent or present class; `favour` raises the odds of classes with several objects."""
     counts = Counter(item.label for item in scene.objects)
     missing = [label for label in scene.known_labels if label not in counts]
     if missing and (absent or not counts):

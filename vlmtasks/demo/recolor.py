@@ -23,8 +23,8 @@ _PAINTS = {
     "gray": ((0, 179), (0, 20), (125, 160)),
 }
 
-NATURAL_SHARE = 0.6
-"""A drawing has a natural colour when this share of its pixels bears one name."""
+NATURAL_SHARE = 0.7
+"""A drawing has a natural colour when this share of its main surface bears one name."""
 
 PAINTABLE_SHARE = 0.5
 """A drawing can be repainted when its main surface covers this share."""
@@ -38,14 +38,17 @@ def name_pixels(rgb: np.ndarray) -> np.ndarray:
     names = np.full(h.shape, -1, np.int8)
     rules = {
         "red": ((h <= 6) | (h >= 174)) & (s > 140) & (v > 120),
-        "orange": (h >= 9) & (h <= 18) & (s > 150) & (v > 210),
+        "orange": (h >= 9) & (h <= 17) & (s > 150) & (v > 210),
         "yellow": (h >= 21) & (h <= 33) & vivid & (v > 190),
         "green": (h >= 36) & (h <= 85) & (s > 70) & (v > 60),
-        "blue": (h >= 94) & (h <= 127) & vivid & (v > 90),
+        "blue": (h >= 94) & (h <= 121) & vivid & (v > 90),
         "purple": (h >= 129) & (h <= 150) & (s > 70) & (v > 70),
-        "pink": (((h >= 152) & (s > 50)) | ((h <= 4) & (s > 60) & (s < 130))) & (v > 200),
+        "pink": (
+            ((h >= 152) & (s > 50) & ((h < 169) | (s < 150))) | ((h <= 4) & (s > 60) & (s < 130))
+        )
+        & (v > 200),
         "brown": (h >= 2) & (h <= 18) & (s > 80) & (v > 55) & (v < 165),
-        "gray": (s < 40) & (v > 85) & (v < 185),
+        "gray": (s < 40) & (v > 105) & (v < 185),
         "white": (s < 30) & (v > 215),
         "black": (v < 55),
     }
@@ -54,12 +57,16 @@ def name_pixels(rgb: np.ndarray) -> np.ndarray:
     return names
 
 
-def natural_color(rgba: np.ndarray) -> str | None:
-    """The one colour name of a drawing (H, W, 4), or None when no name covers most of it."""
-    names = name_pixels(np.ascontiguousarray(rgba[..., :3]))[rgba[..., 3] > 127]
-    counts = np.bincount(names[names >= 0], minlength=len(COLORS))
-    best = int(counts.argmax())
-    return COLORS[best] if counts[best] >= NATURAL_SHARE * len(names) else None
+def natural_color(rgba: np.ndarray, surface: np.ndarray) -> str | None:
+    """The one colour name of a drawing's main surface, None when no name covers most of it.
+
+    White and grey must cover most of the whole drawing: people name a thing by its vivid part.
+    """
+    names = name_pixels(np.ascontiguousarray(rgba[..., :3]))
+    counts = np.bincount(names[(surface > 200) & (names >= 0)], minlength=len(COLORS))
+    best = COLORS[int(counts.argmax())]
+    whole = (rgba[..., 3] > 127) if best in ("white", "gray") else (surface > 200)
+    return best if counts.max() >= NATURAL_SHARE * whole.sum() else None
 
 
 def main_surface(rgba: np.ndarray) -> np.ndarray | None:

@@ -22,6 +22,9 @@ MIN_VISIBLE_SHARE = 0.45
 
 MIN_VISIBLE_PIXELS = 70
 
+_LEAST_CONTRAST = 34
+"""Mean difference in 0..255 between an object and what it covers, so that none is camouflaged."""
+
 _OCR_SHARE = 0.16
 _COUNT_WEIGHTS = (0.16, 0.24, 0.24, 0.2, 0.16)
 _REPAINT_SHARE = 0.5
@@ -157,7 +160,7 @@ class Painter:
         area = int(opaque.sum())
         if area < max(MIN_VISIBLE_PIXELS, 0.6 * patch.area):
             return False
-        if (self._taken[window] & opaque).any():
+        if (self._taken[window] & opaque).any() or self._contrast(patch) < _LEAST_CONTRAST:
             return False
         for mask, full in zip(self._masks, self._areas, strict=True):
             lost = int((mask[window] & opaque).sum())
@@ -167,6 +170,11 @@ class Painter:
             ):
                 return False
         return True
+
+    def _contrast(self, patch: Patch) -> float:
+        """Mean difference of the patch from its ground, in the channel that differs most."""
+        change = cv2.absdiff(patch.rgb, self.canvas[_window(patch)] * patch.alpha[..., None])
+        return max(cv2.sumElems(change)) / max(float(patch.alpha.sum()), 1.0)
 
     def _paste(self, label: str, patch: Patch) -> None:
         window = _window(patch)

@@ -18,8 +18,8 @@ class Sprite:
     """One drawing.
 
     levels: straight-alpha (H, W, 4) uint8, trimmed to the drawing; full, half and quarter size.
-    surfaces: weights (H, W) uint8 of the repaintable pixels of each level, None when there are none.
-    color: the natural colour name or None.
+    surfaces: weights (H, W) uint8 of the main surface of each level, None when it has none.
+    color: the natural colour name of the main surface or None.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Patch:
 
 @cache
 def load_sprites(split: str) -> dict[str, tuple[tuple[Sprite, ...], ...]]:
-    """Label → sprites grouped by vendor: the training vendors', or for "test" the held-out one's."""
+    """Label → sprites grouped by vendor: those for training, or for "test" the held-out one."""
     vendors = (TEST_VENDOR,) if split == "test" else TRAIN_VENDORS
     sprites: dict[str, list[tuple[Sprite, ...]]] = {label: [] for label in LABELS}
     for vendor in vendors:
@@ -76,7 +76,7 @@ def _make_sprite(drawing: Drawing) -> Sprite:
     if surface is not None:
         sizes = [level.shape[1::-1] for level in levels]
         surfaces = tuple(cv2.resize(surface, size, interpolation=cv2.INTER_AREA) for size in sizes)
-    color = natural_color(rgba)
+    color = None if surface is None else natural_color(rgba, surface)
     return Sprite(drawing.label, drawing.vendor, drawing.name, tuple(levels), surfaces, color)
 
 

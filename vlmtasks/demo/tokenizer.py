@@ -4,8 +4,8 @@
 
 Every domain word is one token, with the blank before it ("▁cat") and without ("cat", at the start
 of a text); everything else is spelled character by character. Blanks become "▁", as in Gemma.
-Order of the ids: <pad> <eos> <bos> <unk>, characters, words, <loc0000>…<loc1023>, <seg000>…<seg127>,
-<image>.
+Order of the ids: <pad> <eos> <bos> <unk>, characters, words, <loc0000>…<loc1023>,
+<seg000>…<seg127>, <image>.
 """
 
 import argparse
