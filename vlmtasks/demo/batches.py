@@ -1,0 +1,184 @@
+"""Training batches, drawn by a second process: pictures, dense targets, prompts as ids."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+import torch.multiprocessing as multiprocessing
+from torch import Tensor
+
+from vlmtasks.demo.classes import COLORS, LABELS
+from vlmtasks.demo.dense import (
+    CHARS_PER_PATCH,
+    LOC_CHOICES,
+    MASK_SIDE,
+    DenseTargets,
+    assign_patches,
+    snap_loc,
+)
+from vlmtasks.demo.lettering import DIGITS, LETTERS
+from vlmtasks.demo.network import GRID, IMAGE_SIZE, PATCH_SIZE
+from vlmtasks.demo.prompts import Example, make_prompts
+from vlmtasks.demo.scenes import Scene, make_scene
+from vlmtasks.demo.tokenizer import build_tokenizer
+from vlmtasks.demo.vocabulary import BOS_ID, EOS_ID, DemoVocabulary, PromptIds
+from vlmtasks.tokens import encode_box, format_object, format_objects
+from vqvae import MaskCodec
+
+ALPHABET = LETTERS + DIGITS
+AHEAD = 6  # batches drawn in advance
+
+
+@dataclass
+class Batch:
+    """pictures: (B, H, W, 3) uint8; dense: one a picture; prompts: a list a picture."""
+
+    pictures: np.ndarray
+    dense: list[DenseTargets]
+    prompts: list[list[PromptIds]]
+
+    def pixels(self) -> Tensor:
+        """(B, 3, H, W) float32 in −1..1, as the engine's own preprocessing makes them."""
+        return torch.from_numpy(self.pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+
+
+def batches(
+    vocabulary: DemoVocabulary, seed: int, batch_size: int, prompts: int,
+    *, first: int = 0, photos: Path | None = None,
+) -> Iterator[Batch]:  # fmt: skip
+    """Endless batches from number `first` on; batch n depends on nothing but n and the arguments."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue(AHEAD)
+    worker = context.Process(
+        target=_fill,
+        args=(queue, vocabulary, seed, batch_size, prompts, first, photos),
+        daemon=True,
+    )
+    worker.start()
+    try:
+        while True:
+            yield queue.get(timeout=300)
+    finally:
+        worker.terminate()
+
+
+def _fill(queue, vocabulary, seed, batch_size, prompts, first, photos) -> None:
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    parent = os.getppid()
+    maker = BatchMaker(vocabulary, photos)
+    number = first
+    while os.getppid() == parent:
+        queue.put(maker.make(seed, number, batch_size, prompts))
+        number += 1
+
+
+class BatchMaker:
+    """Draws scenes and turns them into targets."""
+
+    def __init__(self, vocabulary: DemoVocabulary, photos: Path | None) -> None:
+        self.vocabulary = vocabulary
+        self.tokenizer = build_tokenizer()
+        self.codec = MaskCodec.load()
+        self.photos = None
+        if photos is not None:
+            from vlmtasks.demo.photographs import Photographs
+
+            self.photos = Photographs(photos)
+
+    def make(self, seed: int, number: int, batch_size: int, prompts: int) -> Batch:
+        pictures, dense, texts = [], [], []
+        for index in range(number * batch_size, (number + 1) * batch_size):
+            rng = np.random.default_rng((seed, 10, index))
+            if self.photos is not None and rng.random() < 0.35:
+                scene = self.photos.make_scene(rng, "train")
+            else:
+                scene = make_scene(rng, "train")
+            targets, codes = self.targets(scene)
+            pictures.append(scene.picture)
+            dense.append(targets)
+            examples = make_prompts(scene, rng, prompts) if prompts else []
+            texts.append([self._prompt_ids(example, scene, codes) for example in examples])
+        return Batch(np.stack(pictures), dense, texts)
+
+    def targets(self, scene: Scene) -> tuple[DenseTargets, np.ndarray]:
+        """Dense targets of a scene, and the mask codes (O, 16) of its objects."""
+        objects = scene.objects
+        masks = np.array([item.mask for item in objects]).reshape(-1, IMAGE_SIZE, IMAGE_SIZE)
+        patch_object, centers = assign_patches(masks)
+        boxes = np.array([item.box_xyxy for item in objects]).reshape(-1, 4)
+        choices = snap_loc(np.clip(boxes[:, [1, 0, 3, 2]] * 1024 / IMAGE_SIZE, 0, 1023))
+        crops = np.array(
+            [crop_to_bins(mask, LOC_CHOICES[c]) for mask, c in zip(masks, choices, strict=True)]
+        ).reshape(-1, 64, 64)
+        codes = self.codec.encode(crops)
+        small = crops.reshape(-1, MASK_SIDE, 64 // MASK_SIDE, MASK_SIDE, 64 // MASK_SIDE)
+        targets = DenseTargets(
+            patch_object=patch_object,
+            centers=centers,
+            labels=np.array([LABELS.index(item.label) for item in objects], np.int64),
+            colors=np.array(
+                [COLORS.index(item.color) if item.color else -100 for item in objects], np.int64
+            ),
+            loc_choices=choices,
+            codes=codes,
+            masks=small.mean((2, 4)).astype(np.float32),
+            chars=_patch_chars(scene),
+        )
+        return targets, codes
+
+
+    def _prompt_ids(self, example: Example, scene: Scene, codes: np.ndarray) -> PromptIds:
+        """Answers name the taught bins and the codes of the mask within them."""
+        text = example.text
+        if example.targets:
+            size_wh = (IMAGE_SIZE, IMAGE_SIZE)
+            row_of = {
+                (item.label, encode_box(item.box_xyxy, size_wh)): row
+                for item, row in zip(scene.objects, codes.tolist(), strict=True)
+            }
+            text = format_objects(
+                format_object(
+                    tuple(LOC_CHOICES[snap_loc(target.loc_yxyx)].tolist()),
+                    target.label,
+                    None if target.mask64 is None else row_of[target.label, target.loc_yxyx],
+                )
+                for target in example.targets
+            )
+        prefix = (BOS_ID, *self._encode(example.prefix), self.vocabulary.newline)
+        return PromptIds(prefix, (*self._encode(text), EOS_ID), example.task)
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def crop_to_bins(mask: np.ndarray, loc_yxyx: np.ndarray) -> np.ndarray:
+    """The (64, 64) float32 share of a mask (H, W) bool inside a box of bins, antialiased."""
+    y1, x1, y2, x2 = np.asarray(loc_yxyx) * (IMAGE_SIZE / 1024)
+    # Four samples a cell and axis, averaged: exact enough for a box of any position and size.
+    scale = np.array([[(x2 - x1) / 256, 0, x1 - 0.5], [0, (y2 - y1) / 256, y1 - 0.5]])
+    offset = scale[:, :2] @ [0.5, 0.5]
+    scale[:, 2] += offset
+    fine = cv2.warpAffine(
+        mask.astype(np.float32), scale, (256, 256), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    )
+    return cv2.resize(fine, (64, 64), interpolation=cv2.INTER_AREA)
+
+
+def _patch_chars(scene: Scene) -> np.ndarray:
+    """(S, CHARS_PER_PATCH) index into ALPHABET of the characters centred in each patch, or −1."""
+    chars = np.full((GRID * GRID, CHARS_PER_PATCH), -1, np.int64)
+    for word in scene.words:
+        for char, (x1, y1, x2, y2) in zip(word.text, word.char_boxes_xyxy, strict=True):
+            column = int((x1 + x2) / 2 // PATCH_SIZE)
+            row = int((y1 + y2) / 2 // PATCH_SIZE)
+            if 0 <= column < GRID and 0 <= row < GRID:
+                cell = chars[row * GRID + column]
+                free = np.flatnonzero(cell < 0)
+                if len(free):
+                    cell[free[0]] = ALPHABET.index(char)
+    return chars

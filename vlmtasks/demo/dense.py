@@ -1,0 +1,178 @@
+"""Dense supervision of the vision tower: what each patch shows, as arrays and as losses.
+
+A tower trained only through the decoder learns slowly. So every image token is also asked, through
+the projector and with the decoder's own word, location and code embeddings, which object it shows,
+where this object's box ends, which colour and mask codes it has, and which characters lie in it.
+The heads that ask are thrown away after training.
+
+Letters: B pictures, S patches, D decoder width, O objects.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vlmtasks.demo.network import GRID, PATCH_SIZE
+
+SNAP = 8  # boxes are taught on every 8th bin (1.25 px of 160): sharper answers, same overlap
+LOC_CHOICES = np.minimum(np.arange(0, 1024 + SNAP, SNAP), 1023)  # 129 taught bins
+COVERED, TOUCHED = 0.12, 0.02  # share of a patch that shows an object for sure; at all
+MASK_SIDE = 16
+CHARS_PER_PATCH = 2
+
+
+def snap_loc(loc: np.ndarray) -> np.ndarray:
+    """Index into LOC_CHOICES of the taught bin next to each bin."""
+    return np.rint(np.asarray(loc) / SNAP).astype(np.int64)
+
+
+@dataclass
+class DenseTargets:
+    """One picture. Index −1 means "nothing", −100 "do not ask"."""
+
+    patch_object: np.ndarray  # (S,) index of the object shown, −1 background, −100 unsure
+    centers: np.ndarray  # (O,) the patch that stands for each object
+    labels: np.ndarray  # (O,) class index
+    colors: np.ndarray  # (O,) colour index or −100
+    loc_choices: np.ndarray  # (O, 4) index into LOC_CHOICES, y x y x
+    codes: np.ndarray  # (O, 16)
+    masks: np.ndarray  # (O, MASK_SIDE, MASK_SIDE) 0..1 within the box
+    chars: np.ndarray  # (S, CHARS_PER_PATCH) character index or −1
+
+
+def assign_patches(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Visible masks (O, H, W) → (patch_object (S,), centers (O,))."""
+    count = len(masks)
+    patch_object = np.full(GRID * GRID, -1, np.int64)
+    if count == 0:
+        return patch_object, np.zeros(0, np.int64)
+    cells = masks.reshape(count, GRID, PATCH_SIZE, GRID, PATCH_SIZE)
+    share = cells.mean((2, 4), dtype=np.float32).reshape(count, -1)
+    strongest = share.argmax(0)
+    most = share.max(0)
+    patch_object[most >= TOUCHED] = -100
+    patch_object[most >= COVERED] = strongest[most >= COVERED]
+    rows, columns = np.divmod(np.arange(GRID * GRID), GRID)
+    centers = np.zeros(count, np.int64)
+    taken = np.zeros(GRID * GRID, bool)
+    for index in range(count):
+        weight = share[index] / share[index].sum()
+        distance = np.hypot(rows - weight @ rows, columns - weight @ columns)
+        score = np.minimum(share[index], 0.6) - 0.1 * distance - 10.0 * (share[index] <= 0) - taken
+        centers[index] = score.argmax()
+        taken[centers[index]] = True
+        patch_object[centers[index]] = index
+    return patch_object, centers
+
+
+class DenseHeads(nn.Module):
+    """Asks each image token; `word_ids`: token ids of the classes, colours and characters."""
+
+    def __init__(
+        self, size: int, class_ids: list[int], color_ids: list[int], char_ids: list[int],
+        loc_start: int, seg_start: int,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.class_ids, self.color_ids, self.char_ids = class_ids, color_ids, char_ids
+        self.loc_ids = [loc_start + int(bin_) for bin_ in LOC_CHOICES]
+        self.seg_ids = list(range(seg_start, seg_start + 128))
+        self.background = nn.Parameter(torch.randn(1, size) * 0.03)
+        self.no_char = nn.Parameter(torch.randn(1, size) * 0.03)
+        self.edges = nn.Linear(size, 4 * size, bias=False)
+        self.color = nn.Linear(size, size, bias=False)
+        self.center = nn.Linear(size, 1)
+        self.mask = nn.Linear(size, MASK_SIDE * MASK_SIDE)
+        self.codes = nn.Linear(size, 16 * 64, bias=False)
+        self.code_keys = nn.Linear(size, 64, bias=False)
+        self.chars = nn.Linear(size, CHARS_PER_PATCH * size, bias=False)
+        for linear in (self.edges, self.color, self.mask, self.codes, self.chars):
+            nn.init.normal_(linear.weight, std=size**-0.5)
+        nn.init.normal_(self.code_keys.weight, std=1.0)
+
+    def losses(
+        self, image_tokens: Tensor, embeddings: Tensor, targets: list[DenseTargets], spread: float
+    ) -> dict[str, Tensor]:
+        """image_tokens: (B, S, D); embeddings: (V, D) of the decoder; spread: of the loc labels."""
+        h = F.rms_norm(image_tokens, image_tokens.shape[-1:])
+        object_of = torch.from_numpy(np.stack([t.patch_object for t in targets]))  # (B, S)
+        losses = {"class": self._class(h, embeddings, object_of, targets)}
+        losses["center"] = self._center(h, targets)
+        losses["char"] = self._char(h, embeddings, targets)
+        where = object_of >= 0
+        if where.any():
+            offsets = np.cumsum([0] + [len(t.labels) for t in targets[:-1]])
+            of = (object_of + torch.from_numpy(offsets)[:, None])[
+                where
+            ]  # (N,) index over all objects
+            losses |= self._objects(h[where], embeddings, of, targets, spread)
+        return losses
+
+    def _class(
+        self, h: Tensor, E: Tensor, object_of: Tensor, targets: list[DenseTargets]
+    ) -> Tensor:
+        words = torch.cat((E[self.class_ids], self.background))
+        wanted = torch.full(object_of.shape, len(self.class_ids))
+        for row, target in enumerate(targets):
+            if len(target.labels):
+                labels = torch.from_numpy(target.labels)
+                wanted[row] = torch.where(
+                    object_of[row] >= 0, labels[object_of[row].clamp(min=0)], wanted[row]
+                )
+        wanted[object_of == -100] = -100
+        loss = F.cross_entropy((h @ words.T).flatten(0, 1), wanted.flatten(), reduction="none")
+        weight = torch.where(object_of.flatten() >= 0, 1.0, 0.3)  # background is most of a picture
+        return (loss * weight).sum() / weight.sum()
+
+    def _center(self, h: Tensor, targets: list[DenseTargets]) -> Tensor:
+        wanted = torch.zeros(h.shape[:2])
+        for row, target in enumerate(targets):
+            wanted[row, torch.from_numpy(target.centers)] = 1.0
+        weight = torch.tensor(5.0)
+        return F.binary_cross_entropy_with_logits(self.center(h)[..., 0], wanted, pos_weight=weight)
+
+    def _char(self, h: Tensor, E: Tensor, targets: list[DenseTargets]) -> Tensor:
+        wanted = torch.from_numpy(np.stack([t.chars for t in targets]))  # (B, S, 2)
+        rows = (wanted >= 0).any(-1).any(-1)  # pictures with text, and one without
+        rows[0] = True
+        words = torch.cat((E[self.char_ids], self.no_char))
+        asked = self.chars(h[rows]).unflatten(-1, (CHARS_PER_PATCH, -1))
+        wanted = torch.where(wanted[rows] < 0, len(self.char_ids), wanted[rows])
+        loss = F.cross_entropy((asked @ words.T).flatten(0, 2), wanted.flatten(), reduction="none")
+        weight = torch.where(wanted.flatten() == len(self.char_ids), 0.1, 1.0)
+        return (loss * weight).sum() / weight.sum()
+
+    def _objects(
+        self, h: Tensor, E: Tensor, of: Tensor, targets: list[DenseTargets], spread: float
+    ) -> dict[str, Tensor]:
+        edges = self.edges(h).unflatten(-1, (4, -1))  # (N, 4, D)
+        wanted = _joined(targets, "loc_choices")[of]
+        losses = {"edge": spread_cross_entropy(edges @ E[self.loc_ids].T, wanted, spread)}
+        mask_wanted = _joined(targets, "masks")[of].flatten(1)
+        losses["mask"] = F.binary_cross_entropy_with_logits(self.mask(h), mask_wanted)
+        queries = self.codes(h).unflatten(-1, (16, 64))
+        logits = queries @ self.code_keys(E[self.seg_ids]).T  # (N, 16, 128)
+        codes = _joined(targets, "codes")[of]
+        if (codes >= 0).any():
+            losses["code"] = F.cross_entropy(logits.flatten(0, 1), codes.flatten())
+        colors = _joined(targets, "colors")[of]
+        if (colors >= 0).any():
+            losses["color"] = F.cross_entropy(
+                self.color(h) @ E[self.color_ids].T, colors, ignore_index=-100
+            )
+        return losses
+
+
+def spread_cross_entropy(logits: Tensor, wanted: Tensor, spread: float) -> Tensor:
+    """Cross-entropy (…, C) against a bell of `spread` steps around wanted (…); 0 is one-hot."""
+    if spread <= 0:
+        return F.cross_entropy(logits.flatten(0, -2), wanted.flatten())
+    steps = torch.arange(logits.shape[-1])
+    bell = torch.exp(-0.5 * ((steps - wanted[..., None]) / spread) ** 2)
+    return -(bell / bell.sum(-1, keepdim=True) * logits.log_softmax(-1)).sum(-1).mean()
+
+
+def _joined(targets: list[DenseTargets], field: str) -> Tensor:
+    return torch.from_numpy(np.concatenate([getattr(target, field) for target in targets]))

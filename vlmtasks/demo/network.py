@@ -1,0 +1,147 @@
+"""Shape and starting weights of the demo model.
+
+The starting weights give the network the habits that a large model learns from data it has and we
+have not: attention that starts local in the tower (ConViT, arXiv 2103.10697), location embeddings
+that are smooth in the coordinate, and decoder queries that find the patches of the class they name.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from vlmtasks.engine.config import GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
+from vlmtasks.engine.paligemma import PaliGemma
+
+IMAGE_SIZE = 160
+PATCH_SIZE = 16
+GRID = IMAGE_SIZE // PATCH_SIZE
+POSITION_DIMS = 32  # of the tower's width, where patch positions live at the start
+# (dx, dy) in patches that the heads of the even and odd layers look at first
+EVEN_OFFSETS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
+ODD_OFFSETS = ((-1, -1), (1, -1), (-1, 1), (1, 1), (-2, 0), (2, 0))
+
+
+def demo_config(vocab_size: int) -> PaliGemmaConfig:
+    """About 5 million parameters; `<image>` is the last id of the vocabulary."""
+    return PaliGemmaConfig(
+        vision_config=SiglipVisionConfig(
+            hidden_size=192,
+            intermediate_size=768,
+            num_hidden_layers=6,
+            num_attention_heads=6,
+            image_size=IMAGE_SIZE,
+            patch_size=PATCH_SIZE,
+        ),
+        text_config=GemmaConfig(
+            vocab_size=vocab_size,
+            hidden_size=256,
+            intermediate_size=512,
+            num_hidden_layers=5,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            head_dim=64,
+            max_position_embeddings=1024,
+        ),
+        image_token_index=vocab_size - 1,
+    )
+
+
+def build_model(vocab_size: int, loc_start: int, seed: int) -> PaliGemma:
+    """A fresh model with the starting weights described above."""
+    generator = torch.Generator().manual_seed(seed)
+    model = PaliGemma(demo_config(vocab_size))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                continue  # LayerNorm ones, RMSNorm zeros (1 + w), biases as below
+            fan_in = parameter[0].numel()
+            std = 0.03 if "embed_tokens" in name else fan_in**-0.5
+            parameter.normal_(0.0, std, generator=generator)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") and "norm" not in name:
+                parameter.zero_()
+            # Residual branches start small, so that the stream keeps patch content and position.
+            if name.endswith(
+                ("out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight")
+            ):
+                parameter.mul_(0.3)
+        _start_tower(model)
+        _start_locations(model.language_model.embed_tokens, loc_start)
+    return model
+
+
+def start_class_queries(model: PaliGemma, class_ids: list[int]) -> None:
+    """Lets head 0 of each decoder layer match a class word with the patches showing that class.
+
+    The projector learns to put the word embedding of its class into each patch; queries and keys
+    that read the span of these embeddings then meet. Only the slow RoPE pairs (angle < 1 over a
+    prompt) are used, so distance hardly matters.
+    """
+    embeddings = model.language_model.embed_tokens.weight.detach()[class_ids]
+    basis = torch.linalg.svd(embeddings - embeddings.mean(0), full_matrices=False).Vh[:23]
+    config = model.config.text_config
+    half = config.head_dim // 2
+    slow = list(range(half - 12, half))
+    dims = slow + [half + index for index in slow]
+    with torch.no_grad():
+        for layer in model.language_model.layers:
+            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                projection.weight[dims[:23]] = basis * 1.5
+
+
+def _start_tower(model: PaliGemma) -> None:
+    """2-D sinusoidal positions in the first dims; heads that look at fixed offsets of them."""
+    tower = model.vision_tower
+    frequencies = torch.linspace(0.25, 2.0, POSITION_DIMS // 4)  # radians a patch
+    rows, columns = torch.meshgrid(torch.arange(GRID), torch.arange(GRID), indexing="ij")
+    x = columns.reshape(-1, 1) * frequencies
+    y = rows.reshape(-1, 1) * frequencies
+    table = torch.cat((x.sin(), x.cos(), y.sin(), y.cos()), 1)  # (S, POSITION_DIMS)
+    tower.embeddings.position_embedding.weight.zero_()
+    tower.embeddings.position_embedding.weight[:, :POSITION_DIMS] = table
+    tower.embeddings.patch_embedding.weight[:POSITION_DIMS] *= 0.1
+    tower.embeddings.patch_embedding.weight[POSITION_DIMS:] *= 1.5
+    for index, layer in enumerate(tower.encoder.layers):
+        attention = layer.self_attn
+        head_dim = attention.q_proj.weight.shape[0] // attention.num_heads
+        offsets = ODD_OFFSETS if index % 2 else EVEN_OFFSETS
+        for head in range(attention.num_heads):
+            rows_of_head = slice(head * head_dim, (head + 1) * head_dim)
+            dx, dy = offsets[head % len(offsets)]
+            attention.k_proj.weight[rows_of_head] *= 0.15
+            attention.q_proj.weight[rows_of_head] *= 0.15
+            key = torch.eye(POSITION_DIMS)[:head_dim]
+            query = _shift(frequencies, dx, dy)[:head_dim]
+            sharpness = 1.6
+            attention.k_proj.weight[rows_of_head, :POSITION_DIMS] += sharpness * key
+            attention.q_proj.weight[rows_of_head, :POSITION_DIMS] += sharpness * query
+
+
+def _shift(frequencies: Tensor, dx: float, dy: float) -> Tensor:
+    """The matrix that turns the position features of a patch into those of its (dx, dy) neighbour."""
+    blocks = []
+    for distance in (dx, dy):
+        cos, sin = (
+            torch.diag((frequencies * distance).cos()),
+            torch.diag((frequencies * distance).sin()),
+        )
+        # sin(a + b) = sin a cos b + cos a sin b; cos(a + b) = cos a cos b − sin a sin b
+        blocks.append(torch.cat((torch.cat((cos, sin), 1), torch.cat((-sin, cos), 1)), 0))
+    return torch.block_diag(*blocks)
+
+
+def _start_locations(embedding: nn.Embedding, loc_start: int) -> None:
+    """Sines and cosines of the coordinate, so that neighbouring bins start as neighbours."""
+    size = embedding.embedding_dim
+    coordinate = torch.arange(1024)[:, None] / 1024
+    waves = torch.arange(1, size // 4 + 1) * math.pi  # half a period … size/8 periods
+    strength = (torch.arange(1, size // 4 + 1) / 8.0 + 1.0).rsqrt()
+    features = torch.cat(
+        ((coordinate * waves).sin() * strength, (coordinate * waves).cos() * strength), 1
+    )
+    generator = torch.Generator().manual_seed(7)
+    mix = torch.linalg.qr(torch.randn(size, features.shape[1], generator=generator)).Q
+    rows = features @ mix.T
+    rows = rows / rows.norm(dim=1).mean() * (0.03 * size**0.5)
+    embedding.weight[loc_start : loc_start + 1024] = rows

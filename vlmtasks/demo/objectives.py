@@ -1,0 +1,123 @@
+"""Losses of the decoder over prompts and answers.
+
+Letters: B pictures, S image tokens, R prompts of one picture, L tokens, D width, V vocabulary.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vlmtasks.demo.dense import LOC_CHOICES
+from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
+from vlmtasks.engine.paligemma import PaliGemma, prefix_mask
+
+SEG_WEIGHT = 0.35  # sixteen codes a mask would drown the rest
+REACH = 4  # location labels spread over this many taught bins to each side
+
+
+def packed_loss(
+    model: PaliGemma,
+    image_tokens: Tensor,
+    prompts: list[list[PromptIds]],
+    vocabulary: DemoVocabulary,
+    spread: float,
+) -> dict[str, Tensor]:
+    """All prompts of a picture in one sequence; image tokens see images only, prompts not each other.
+
+    image_tokens: (B, S, D).
+    """
+    S = image_tokens.shape[1]
+    longest = max(sum(len(p.prefix) + len(p.suffix) for p in row) for row in prompts)
+    shape = (len(prompts), longest)
+    ids, owner = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
+    is_prefix, positions = np.zeros(shape, bool), np.zeros(shape, np.int64)
+    wanted = np.full(shape, -100, np.int64)
+    for b, row in enumerate(prompts):
+        start = 0
+        for number, prompt in enumerate(row):
+            both = prompt.prefix + prompt.suffix
+            at = slice(start, start + len(both))
+            ids[b, at], owner[b, at] = both, number
+            positions[b, at] = S + np.arange(len(both))
+            is_prefix[b, start : start + len(prompt.prefix)] = True
+            last = start + len(prompt.prefix) - 1
+            wanted[b, last : last + len(prompt.suffix)] = prompt.suffix
+            start += len(both)
+    owner_t, prefix_t = torch.from_numpy(owner), torch.from_numpy(is_prefix)
+    mask = torch.zeros(shape[0], S + longest, S + longest, dtype=torch.bool)
+    mask[:, :, :S] = True
+    own = owner_t[:, :, None] == owner_t[:, None, :]
+    mask[:, S:, S:] = prefix_mask(prefix_t, torch.ones_like(prefix_t)) & own
+    # prefix_mask lets all prefixes see each other; `own` keeps them apart
+    x = torch.cat((image_tokens, model.language_model.embed(torch.from_numpy(ids))), 1)
+    image_positions = np.broadcast_to(np.arange(S), (shape[0], S))
+    where = torch.from_numpy(np.concatenate((image_positions, positions), 1))
+    hidden = model.language_model(x, where, mask[:, None])[:, S:]
+    return token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+
+
+def prefix_loss(
+    model: PaliGemma,
+    image_tokens: Tensor,
+    prompts: list[list[PromptIds]],
+    vocabulary: DemoVocabulary,
+    spread: float,
+) -> dict[str, Tensor]:
+    """PaliGemma's own form: one prompt a sequence, image and prefix see each other both ways."""
+    S = image_tokens.shape[1]
+    flat = [prompt for row in prompts for prompt in row]
+    rows = torch.tensor([b for b, row in enumerate(prompts) for _ in row])
+    longest = max(len(p.prefix) + len(p.suffix) for p in flat)
+    ids = np.zeros((len(flat), longest), np.int64)
+    is_prefix = np.zeros((len(flat), S + longest), bool)
+    valid = np.zeros((len(flat), S + longest), bool)
+    wanted = np.full((len(flat), longest), -100, np.int64)
+    for r, prompt in enumerate(flat):
+        both = prompt.prefix + prompt.suffix
+        ids[r, : len(both)] = both
+        is_prefix[r, : S + len(prompt.prefix)] = True
+        valid[r, : S + len(both)] = True
+        wanted[r, len(prompt.prefix) - 1 : len(both) - 1] = prompt.suffix
+    mask = prefix_mask(torch.from_numpy(is_prefix), torch.from_numpy(valid))
+    text = model.language_model.embed(torch.from_numpy(ids))
+    x = torch.cat((image_tokens[rows], text), 1)
+    positions = torch.arange(S + longest).expand(len(flat), -1)
+    hidden = model.language_model(x, positions, mask[:, None])[:, S:]
+    return token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+
+
+def token_loss(
+    model: PaliGemma, hidden: Tensor, wanted: Tensor, vocabulary: DemoVocabulary, spread: float
+) -> dict[str, Tensor]:
+    """Mean cross-entropy of the wanted ids (−100: not asked); location labels are spread.
+
+    Returns "text" (the loss to minimise) and, for the log, its parts "loc", "seg", "word".
+    """
+    asked = wanted >= 0
+    wanted, log_p = wanted[asked], model.logits(hidden[asked]).log_softmax(-1)
+    loss = -log_p.gather(1, wanted[:, None])[:, 0]
+    is_loc = (wanted >= vocabulary.loc_start) & (wanted < vocabulary.loc_start + 1024)
+    is_seg = (wanted >= vocabulary.seg_start) & (wanted < vocabulary.seg_start + 128)
+    if spread > 0 and is_loc.any():
+        loss = loss.masked_scatter(
+            is_loc,
+            _spread_loss(log_p[is_loc], wanted[is_loc] - vocabulary.loc_start, vocabulary, spread),
+        )
+    weight = torch.where(is_seg, SEG_WEIGHT, 1.0)
+    parts = {"text": (loss * weight).sum() / weight.sum()}
+    for name, chosen in (("loc", is_loc), ("seg", is_seg), ("word", ~is_loc & ~is_seg)):
+        if chosen.any():
+            parts[name] = loss[chosen].mean()
+    return parts
+
+
+def _spread_loss(log_p: Tensor, bins: Tensor, vocabulary: DemoVocabulary, spread: float) -> Tensor:
+    """log_p: (N, V); bins: (N,) taught bins. Cross-entropy against a bell over the next bins."""
+    choices = torch.from_numpy(LOC_CHOICES)
+    at = torch.searchsorted(choices, bins)
+    steps = torch.arange(-REACH, REACH + 1)
+    near = (at[:, None] + steps).clamp(0, len(choices) - 1)
+    bell = torch.exp(-0.5 * ((near - at[:, None]) / spread) ** 2)
+    bell = bell * ((at[:, None] + steps) == near)
+    picked = log_p.gather(1, vocabulary.loc_start + choices[near])
+    return -(bell / bell.sum(1, keepdim=True) * picked).sum(1)

@@ -1,0 +1,227 @@
+"""Trains the demo checkpoint on one CPU core, in three stages, and resumes where it stopped.
+
+    python -m vlmtasks.demo.train --out runs/demo [--photos ../shared/data]
+
+1. tower: dense questions to every image token (dense.py); the decoder does not run.
+2. decoder: several prompts of one picture packed behind its image tokens, which do not see them.
+3. official: one prompt a sequence under PaliGemma's full prefix mask, one-hot labels.
+
+Every stage has its own warm-up and anneals to zero. Scene number i of a run is the same in every
+run with the same seed, so a resumed run goes on exactly as if it had not stopped.
+"""
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vlmtasks.demo.batches import Batch, batches
+from vlmtasks.demo.dense import DenseHeads
+from vlmtasks.demo.network import build_model, start_class_queries
+from vlmtasks.demo.objectives import packed_loss, prefix_loss
+from vlmtasks.demo.vocabulary import DemoVocabulary
+from vlmtasks.engine.paligemma import PaliGemma
+from vqvae.muon import Muon
+
+logger = logging.getLogger(__name__)
+DENSE_WEIGHTS = {
+    "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """name; optimiser steps; pictures a step; prompts a picture; learning rates; label spread."""
+
+    name: str
+    steps: int
+    batch_size: int
+    prompts: int
+    matrix_lr: float
+    other_lr: float
+    tower_share: float  # of the learning rates, for the tower and projector
+    dense_share: float  # weight of the dense losses
+    spread: tuple[float, float]  # of the location labels, from … to, in taught bins
+
+
+STAGES = {
+    "tower": Stage("tower", 6000, 24, 0, 5e-3, 2e-3, 1.0, 1.0, (2.5, 0.7)),
+    "decoder": Stage("decoder", 4000, 16, 8, 3e-3, 1.5e-3, 0.3, 0.3, (1.5, 0.4)),
+    "official": Stage("official", 1200, 12, 4, 1e-3, 5e-4, 0.3, 0.1, (0.4, 0.0)),
+}
+
+
+class Trainer:
+    """Model, optimisers and position of a run; `state`/`restore` make it resumable."""
+
+    def __init__(self, vocabulary: DemoVocabulary, seed: int) -> None:
+        self.vocabulary = vocabulary
+        self.seed = seed
+        torch.manual_seed(seed)
+        self.model = build_model(vocabulary.size, vocabulary.loc_start, seed)
+        self.heads = DenseHeads(
+            self.model.config.text_config.hidden_size, vocabulary.class_ids, vocabulary.color_ids,
+            vocabulary.char_ids, vocabulary.loc_start, vocabulary.seg_start,
+        )  # fmt: skip
+        self.stage = ""
+        self.step = 0
+        self.optimizers: list[torch.optim.Optimizer] = []
+
+    def begin(self, stage: Stage) -> None:
+        """Starts a stage with fresh optimisers."""
+        if stage.name == "decoder":
+            start_class_queries(self.model, self.vocabulary.class_ids)
+        self.stage, self.step = stage.name, 0
+        self.optimizers = optimizers(self.model, self.heads, stage)
+
+    def train_step(self, batch: Batch, stage: Stage) -> dict[str, float]:
+        """One update; returns the losses."""
+        progress = self.step / stage.steps
+        rate = min(1.0, (self.step + 1) / 100) * min(1.0, (1.0 - progress) / 0.6)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["peak"] * rate
+        spread = stage.spread[0] + (stage.spread[1] - stage.spread[0]) * progress
+        losses = self._losses(batch, stage, spread)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        losses["total"].backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.step += 1
+        return {name: float(loss.detach()) for name, loss in losses.items()}
+
+    def _losses(self, batch: Batch, stage: Stage, spread: float) -> dict[str, Tensor]:
+        image_tokens = self.model.encode_image(batch.pixels())
+        embeddings = self.model.language_model.embed_tokens.weight
+        losses = self.heads.losses(image_tokens, embeddings, batch.dense, spread)
+        total = stage.dense_share * sum(
+            (DENSE_WEIGHTS[name] * loss for name, loss in losses.items()), torch.zeros(())
+        )
+        if stage.prompts:
+            objective = packed_loss if stage.name == "decoder" else prefix_loss
+            text = objective(self.model, image_tokens, batch.prompts, self.vocabulary, spread)
+            losses |= text
+            total = total + text["text"]
+        return losses | {"total": total}
+
+    def state(self) -> dict:
+        return {
+            "model": self.model.state_dict(),
+            "heads": self.heads.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "stage": self.stage,
+            "step": self.step,
+        }
+
+    def restore(self, state: dict, stage: Stage | None) -> None:
+        self.model.load_state_dict(state["model"])
+        self.heads.load_state_dict(state["heads"])
+        self.stage, self.step = state["stage"], state["step"]
+        if stage is not None:
+            self.optimizers = optimizers(self.model, self.heads, stage)
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+
+
+def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of both transformers, Adam for the rest."""
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        is_tower = not name.startswith("language_model")
+        is_matrix = parameter.ndim >= 2 and "embed" not in name
+        groups.setdefault((is_matrix, is_tower), []).append(parameter)
+    groups.setdefault((False, False), []).extend(heads.parameters())
+    made: list[torch.optim.Optimizer] = []
+    for (is_matrix, is_tower), parameters in groups.items():
+        peak = stage.matrix_lr if is_matrix else stage.other_lr
+        peak *= stage.tower_share if is_tower else 1.0
+        if is_matrix:
+            optimizer: torch.optim.Optimizer = Muon(parameters, lr=peak)
+        else:
+            optimizer = torch.optim.Adam(parameters, lr=peak, betas=(0.9, 0.98), fused=True)
+        for group in optimizer.param_groups:
+            group["peak"] = peak
+        made.append(optimizer)
+    return made
+
+
+def run(out: Path, stages: list[Stage], seed: int, photos: Path | None) -> None:
+    """Runs the stages that are not finished yet, saving to `out` every few minutes."""
+    out.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(DemoVocabulary.build(), seed)
+    names = [stage.name for stage in stages]
+    saved = out / "state.pt"
+    if saved.exists():
+        state = torch.load(saved, weights_only=True)
+        current = stages[names.index(state["stage"])] if state["stage"] in names else None
+        trainer.restore(state, current)
+    first = names.index(trainer.stage) if trainer.stage in names else 0
+    for stage in stages[first:]:
+        if trainer.stage != stage.name:
+            trainer.begin(stage)
+        _run_stage(trainer, stage, out, photos)
+
+
+def _run_stage(trainer: Trainer, stage: Stage, out: Path, photos: Path | None) -> None:
+    source: Iterator[Batch] = batches(
+        trainer.vocabulary, trainer.seed + len(stage.name), stage.batch_size, stage.prompts,
+        first=trainer.step, photos=photos,
+    )  # fmt: skip
+    started = last_saved = time.monotonic()
+    first, sums = trainer.step, {}
+    while trainer.step < stage.steps:
+        losses = trainer.train_step(next(source), stage)
+        for name, value in losses.items():
+            sums[name] = sums.get(name, 0.0) * 0.98 + value * 0.02 if name in sums else value
+        if trainer.step % 20 == 0:
+            speed = (trainer.step - first) / (time.monotonic() - started)
+            row = {
+                "stage": stage.name,
+                "step": trainer.step,
+                "steps_a_minute": round(60 * speed, 1),
+            }
+            row |= {name: round(value, 4) for name, value in sums.items()}
+            with open(out / "log.jsonl", "a", encoding="utf-8") as log:
+                log.write(json.dumps(row) + "\n")
+        if time.monotonic() - last_saved > 180 or trainer.step == stage.steps:
+            _save(trainer, out, stage)
+            last_saved = time.monotonic()
+
+
+def _save(trainer: Trainer, out: Path, stage: Stage) -> None:
+    """Writes to a file beside and moves it, so that a kill never leaves half a state."""
+    for name in ("state.pt", *([f"{stage.name}.pt"] if trainer.step == stage.steps else [])):
+        torch.save(trainer.state() | {"plan": asdict(stage)}, out / "state.tmp")
+        os.replace(out / "state.tmp", out / name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--photos", type=Path, help="folder with coco-tiny and pets")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    for name, stage in STAGES.items():
+        parser.add_argument(f"--{name}-steps", type=int, default=stage.steps)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    stages = [
+        Stage(**{**asdict(stage), "steps": getattr(options, f"{name}_steps")})
+        for name, stage in STAGES.items()
+    ]
+    run(options.out, [stage for stage in stages if stage.steps], options.seed, options.photos)
+
+
+if __name__ == "__main__":
+    main()
