@@ -113,5 +113,5 @@ def repaint(rgb: np.ndarray, weight: np.ndarray, paint: np.ndarray) -> np.ndarra
     table = paint * darker + (255 - paint) * lighter
     table = np.clip(table, 0, 255).astype(np.uint8)
     painted = cv2.LUT(cv2.merge([light, light, light]), table[None])
-    alpha = weight.astype(np.uint16)[..., None]
-    return ((rgb * (255 - alpha) + painted * alpha) // 255).astype(np.uint8)
+    share = weight * np.float32(1 / 255)
+    return cv2.blendLinear(painted, rgb, share, 1 - share)

@@ -160,7 +160,7 @@ class Painter:
         area = int(opaque.sum())
         if area < max(MIN_VISIBLE_PIXELS, 0.6 * patch.area):
             return False
-        if (self._taken[window] & opaque).any() or self._contrast(patch) < _LEAST_CONTRAST:
+        if (self._taken[window] & opaque).any():
             return False
         for mask, full in zip(self._masks, self._areas, strict=True):
             lost = int((mask[window] & opaque).sum())
@@ -169,11 +169,12 @@ class Painter:
                 MIN_VISIBLE_PIXELS, MIN_VISIBLE_SHARE * full
             ):
                 return False
-        return True
+        return self._contrast(patch) >= _LEAST_CONTRAST
 
     def _contrast(self, patch: Patch) -> float:
         """Mean difference of the patch from its ground, in the channel that differs most."""
-        change = cv2.absdiff(patch.rgb, self.canvas[_window(patch)] * patch.alpha[..., None])
+        ground = self.canvas[_window(patch)] * patch.alpha[..., None]
+        change = cv2.absdiff(patch.rgb.astype(np.float32), ground)
         return max(cv2.sumElems(change)) / max(float(patch.alpha.sum()), 1.0)
 
     def _paste(self, label: str, patch: Patch) -> None:

@@ -17,22 +17,24 @@ _SHEAR = 0.12
 class Sprite:
     """One drawing.
 
-    levels: straight-alpha (H, W, 4) uint8, trimmed to the drawing; full, half and quarter size.
-    surfaces: weights (H, W) uint8 of the main surface of each level, None when it has none.
+    rgbs: straight colours (H, W, 3) uint8, trimmed to the drawing; full, half and quarter size.
+    alphas: opacities (H, W) uint8 of the same sizes.
+    surfaces: weights (H, W) uint8 of the main surface, too; None when it has none.
     color: the natural colour name of the main surface or None.
     """
 
     label: str
     vendor: str
     name: str
-    levels: tuple[np.ndarray, ...]
+    rgbs: tuple[np.ndarray, ...]
+    alphas: tuple[np.ndarray, ...]
     surfaces: tuple[np.ndarray, ...] | None
     color: str | None
 
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """A pasted drawing: premultiplied (h, w, 3) float32 of 0..255, alpha (h, w) float32 of 0..1.
+    """A drawing to paste: premultiplied rgb (h, w, 3) uint8, alpha (h, w) float32 of 0..1.
 
     x, y: where its corner lies in the picture; area: opaque pixels before the picture's edge cuts.
     """
@@ -77,7 +79,9 @@ def _make_sprite(drawing: Drawing) -> Sprite:
         sizes = [level.shape[1::-1] for level in levels]
         surfaces = tuple(cv2.resize(surface, size, interpolation=cv2.INTER_AREA) for size in sizes)
     color = None if surface is None else natural_color(rgba, surface)
-    return Sprite(drawing.label, drawing.vendor, drawing.name, tuple(levels), surfaces, color)
+    rgbs = tuple(np.ascontiguousarray(level[..., :3]) for level in levels)
+    alphas = tuple(np.ascontiguousarray(level[..., 3]) for level in levels)
+    return Sprite(drawing.label, drawing.vendor, drawing.name, rgbs, alphas, surfaces, color)
 
 
 def _trim(rgba: np.ndarray) -> np.ndarray:
@@ -110,18 +114,16 @@ def place_sprite(
     paint: colour name to repaint with, None to leave it (sprites without surface are left too).
     None when nothing of it falls into the picture.
     """
-    longest = max(sprite.levels[0].shape[:2])
-    level = int(np.clip(np.floor(np.log2(longest / side)), 0, len(sprite.levels) - 1))
-    rgba = sprite.levels[level]
+    longest = max(sprite.alphas[0].shape)
+    level = int(np.clip(np.floor(np.log2(longest / side)), 0, len(sprite.alphas) - 1))
+    rgb, alpha = sprite.rgbs[level], sprite.alphas[level]
     color = sprite.color
     if paint is not None and sprite.surfaces is not None:
-        rgb = repaint(
-            np.ascontiguousarray(rgba[..., :3]), sprite.surfaces[level], draw_paint(paint, rng)
-        )
-        rgba = np.dstack([rgb, rgba[..., 3]])
+        rgb = repaint(rgb, sprite.surfaces[level], draw_paint(paint, rng))
         color = paint
-    turn = _random_turn(rng, angle) * (side / max(rgba.shape[:2]))
-    return _warp(rgba, turn, center_xy, size, color)
+    premultiplied = cv2.multiply(rgb, cv2.merge([alpha, alpha, alpha]), scale=1 / 255)
+    turn = _random_turn(rng, angle) * (side / max(alpha.shape))
+    return _warp(cv2.merge([premultiplied, alpha]), turn, center_xy, size, color)
 
 
 def _random_turn(rng: np.random.Generator, angle: float) -> np.ndarray:
@@ -148,8 +150,7 @@ def _warp(
         return None
     offset = np.array(center_xy) - (x0, y0) - turn @ ((width - 1) / 2, (height - 1) / 2)
     matrix = np.column_stack([turn, offset])
-    alpha = rgba[..., 3:].astype(np.float32) / 255
-    source = np.dstack([rgba[..., :3] * alpha, alpha])
-    warped = cv2.warpAffine(source, matrix, (x1 - x0, y1 - y0), flags=cv2.INTER_LINEAR)
-    area = float(alpha.sum() * abs(np.linalg.det(turn)))
-    return Patch(warped[..., :3], warped[..., 3], x0, y0, area, color)
+    warped = cv2.warpAffine(rgba, matrix, (x1 - x0, y1 - y0), flags=cv2.INTER_LINEAR)
+    area = float(cv2.sumElems(rgba)[3] / 255 * abs(np.linalg.det(turn)))
+    alpha = warped[..., 3] * np.float32(1 / 255)
+    return Patch(warped[..., :3], alpha, x0, y0, area, color)
