@@ -1,7 +1,6 @@
 """A checkpoint folder → the network and everything that belongs to it, or one clear error."""
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vlmtasks.engine.big_vision import read_npz
 from vlmtasks.engine.config import PaliGemmaConfig
 from vlmtasks.engine.folder_files import member, read_json
 from vlmtasks.engine.key_names import rename_all
+from vlmtasks.engine.lora import merge_adapter
 from vlmtasks.engine.paligemma import PaliGemma
 from vlmtasks.engine.pixels import PixelConfig
 from vlmtasks.engine.tensor_files import read_tensors
@@ -40,33 +41,55 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    folder: Path,
+    source: Path,
     *,
     device: torch.device,
     dtype: torch.dtype | None = None,
     resolution: int | None = None,
+    adapter: Path | None = None,
+    final_softcap: bool = True,
 ) -> Checkpoint:
-    """Reads a folder as transformers saves it.
+    """Reads a folder as transformers saves it, or one of big_vision's `.npz` beside a tokenizer.
 
     Weights stay memory-mapped where device and dtype allow it, so that resident memory is the file
     once. dtype None: as stored (float16 becomes float32 on the CPU, which cannot compute in it).
     resolution: another side of the model input in pixels; the position table is interpolated.
+    adapter: a LoRA folder to merge. final_softcap False: leave Gemma 2's final soft-cap out.
     """
-    config = PaliGemmaConfig.from_dict(read_json(folder, "config.json") or {})
-    tensors = read_tensors(folder)
-    named = {name: tensors[key] for name, key in rename_all(tensors).items()}
+    folder = source if source.is_dir() else source.parent
+    config, tensors = read_model(source)
+    if adapter is not None:
+        merge_adapter(tensors, adapter)
     if resolution is not None:
-        config = resize_positions(named, config, resolution)
+        config = resize_positions(tensors, config, resolution)
+    if not final_softcap:
+        text = replace(config.text_config, final_logit_softcapping=None)
+        config = replace(config, text_config=text)
     tokenizer = Tokenizer.from_file(member(folder, "tokenizer.json"))
     check_vocabulary(tokenizer, config)
     return Checkpoint(
         folder=folder,
-        network=build_network(config, named, device, dtype, str(folder)),
+        network=build_network(config, tensors, device, dtype, str(source)),
         tokenizer=tokenizer,
         pixel_config=read_pixel_config(folder, config, resized=resolution is not None),
         stop_ids=read_stop_ids(folder) | {tokenizer.eos_id},
         metadata=read_metadata(folder),
     )
+
+
+def read_model(source: Path) -> tuple[PaliGemmaConfig, dict[str, Tensor]]:
+    """Config and weights (our names) of a folder or of a `.npz` file."""
+    if source.is_file():
+        return read_npz(source)
+    packed = sorted(source.glob("*.npz"))
+    if len(packed) == 1 and not any(source.glob("*.safetensors*")):
+        return read_npz(member(source, packed[0].name))
+    config = PaliGemmaConfig.from_dict(read_json(source, "config.json") or {})
+    tensors = read_tensors(source)
+    named = {name: tensors[key] for name, key in rename_all(tensors).items()}
+    if config.tie_word_embeddings and EMBEDDING not in named and HEAD in named:
+        named[EMBEDDING] = named.pop(HEAD)  # tied, and saved under the name of the head
+    return config, named
 
 
 def build_network(
@@ -82,7 +105,7 @@ def build_network(
     """
     with torch.device("meta"):
         network = PaliGemma(config)
-        if HEAD in tensors and not _is_tied(tensors):
+        if has_own_head(config, tensors):
             text = config.text_config
             network.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
     check_fit(network, tensors, source)
@@ -93,15 +116,30 @@ def build_network(
     return network.requires_grad_(False).eval()
 
 
+def has_own_head(config: PaliGemmaConfig, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the head differs from the embedding, as transformers decides it.
+
+    A stored head with the very numbers of the embedding is tied; it is not kept twice.
+    """
+    if HEAD not in tensors:
+        return not config.tie_word_embeddings
+    head, embedding = tensors[HEAD], tensors.get(EMBEDDING)
+    if embedding is None or head.shape != embedding.shape or head.dtype != embedding.dtype:
+        return True
+    return not torch.equal(head, embedding)
+
+
 def compute_dtype(tensors: Mapping[str, Tensor], device: torch.device) -> torch.dtype:
-    """The dtype that most numbers are stored in; float32 in place of float16 on the CPU."""
+    """The dtype that most numbers are stored in.
+
+    float32 in place of float64, and in place of float16 on the CPU, which cannot compute in it.
+    """
     counts: dict[torch.dtype, int] = {}
     for tensor in tensors.values():
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
     most = max(counts, key=lambda dtype: counts[dtype])
-    if device.type == "cpu" and most == torch.float16:
-        return torch.float32
-    return most
+    too_wide_or_narrow = most == torch.float64 or (device.type == "cpu" and most == torch.float16)
+    return torch.float32 if too_wide_or_narrow else most
 
 
 def check_fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
@@ -195,42 +233,8 @@ def read_stop_ids(folder: Path) -> frozenset[int]:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """`vlmtasks.json`: what we keep beside a checkpoint; {} where there is none.
-
-    mask_codec: {"file": name in this folder, "sha256": hex}; box_scale: 1024 or 1023; other keys
-    are passed on as they are.
-    """
-    data = read_json(folder, "vlmtasks.json", required=False) or {}
-    codec = data.get("mask_codec")
-    if codec is not None:
-        if not isinstance(codec, dict) or "file" not in codec:
-            raise CheckpointError(
-                f'{folder / "vlmtasks.json"}: mask_codec must be an object with "file", '
-                f"not {codec!r}"
-            )
-        member(folder, codec["file"])
-        digest = codec.get("sha256")
-        if digest is not None and not re.fullmatch(r"[0-9a-f]{64}", str(digest)):
-            raise CheckpointError(
-                f"{folder / 'vlmtasks.json'}: mask_codec.sha256 must be 64 hex digits, "
-                f"not {digest!r}"
-            )
-    if data.get("box_scale", 1024) not in (1024, 1023):
-        raise CheckpointError(
-            f"{folder / 'vlmtasks.json'}: box_scale must be 1024 or 1023, not {data['box_scale']!r}"
-        )
-    return data
-
-
-def _is_tied(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the stored head is the embedding once more; then it is not kept twice."""
-    head, embedding = tensors[HEAD], tensors.get(EMBEDDING)
-    return (
-        embedding is not None
-        and head.shape == embedding.shape
-        and head.dtype == embedding.dtype
-        and torch.equal(head, embedding)
-    )
+    """The object in `vlmtasks.json`, what we keep beside a checkpoint; {} where there is none."""
+    return read_json(folder, "vlmtasks.json", required=False) or {}
 
 
 def _is_float(tensor: Tensor) -> bool:

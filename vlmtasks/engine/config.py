@@ -9,6 +9,7 @@ from typing import Any
 
 from vlmtasks.errors import CheckpointError
 
+MAX_LAYERS = 1000  # a damaged file must not make us build modules for hours
 ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")
 
 
@@ -93,13 +94,27 @@ class GemmaConfig:
         return self.sliding_window is not None and layer % 2 == 0
 
 
+# Sizes that a config.json must say itself: not all of them show in the shapes of the weights.
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "vision_config": (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "patch_size",
+    ),
+    "text_config": (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    ),
+}
+
 # What transformers assumes where a Gemma 2 text_config leaves a key out.
 GEMMA2_DEFAULTS: dict[str, Any] = {
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
     "attn_logit_softcapping": 50.0,
@@ -118,6 +133,7 @@ class PaliGemmaConfig:
     bos_token_id: int = 2
     eos_token_id: int = 1
     pad_token_id: int = 0
+    tie_word_embeddings: bool = True  # False: the checkpoint must hold an lm_head of its own
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "PaliGemmaConfig":
@@ -137,6 +153,7 @@ class PaliGemmaConfig:
             vision_config=_from_dict(SiglipVisionConfig, _section(data, "vision_config"), {}),
             text_config=_text_config(_section(data, "text_config")),
             image_token_index=_image_token(data),
+            tie_word_embeddings=data.get("tie_word_embeddings") is not False,
         )
         rows = config.text_config.vocab_size
         if not 0 <= config.image_token_index < rows:
@@ -160,7 +177,7 @@ class PaliGemmaConfig:
             "pad_token_id": self.pad_token_id,
             "hidden_size": self.text_config.hidden_size,
             "projection_dim": self.text_config.hidden_size,
-            "tie_word_embeddings": True,
+            "tie_word_embeddings": self.tie_word_embeddings,
             "vocab_size": self.text_config.vocab_size,
             "text_config": text,
             "vision_config": {
@@ -208,20 +225,13 @@ def _text_config(data: Mapping[str, Any]) -> GemmaConfig:
     if data.get("model_type", "gemma") == "gemma2":
         defaults = GEMMA2_DEFAULTS
         data["hidden_act"] = data.get("hidden_activation") or "gelu_pytorch_tanh"
-        layer_types = data.get("layer_types")
-        layers = data.get("num_hidden_layers", defaults["num_hidden_layers"])
-        usual = [("full" if i % 2 else "sliding") + "_attention" for i in range(layers)]
-        if layer_types is not None and list(layer_types) != usual:
-            raise CheckpointError(
-                "text_config.layer_types must alternate 'sliding_attention', 'full_attention' "
-                f"as Gemma 2 does, not {layer_types!r}"
-            )
+        _check_layer_types(data.get("layer_types"), data.get("num_hidden_layers"))
     else:
         defaults = {}
         # Gemma 1 files say "gelu" but mean the tanh form; transformers corrects it too.
         if data.get("hidden_act", "gelu") == "gelu":
-            data["hidden_act"] = data.get("hidden_activation") or "gelu_pytorch_tanh"
-        for key in ("query_pre_attn_scalar", "sliding_window"):
+            data["hidden_act"] = "gelu_pytorch_tanh"
+        for key in ("query_pre_attn_scalar", "attn_logit_softcapping", "sliding_window"):
             data.pop(key, None)
     if data.get("attention_bias"):
         raise CheckpointError("text_config.attention_bias is true; Gemma has no attention biases")
@@ -239,6 +249,9 @@ def _from_dict(kind: type, data: Mapping[str, Any], defaults: Mapping[str, Any])
     """Takes the known keys; transformers writes many others, which say nothing about the model."""
     values = {**defaults, **data}
     section = "vision_config" if kind is SiglipVisionConfig else "text_config"
+    missing = [key for key in REQUIRED[section] if key not in values]
+    if missing:
+        raise CheckpointError(f"config.json: {section} lacks {', '.join(missing)}")
     known: dict[str, Any] = {}
     for field in fields(kind):
         if field.name not in values:
@@ -271,8 +284,24 @@ def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _image_token(data: Mapping[str, Any]) -> int:
-    value = data.get("image_token_index", data.get("image_token_id", 257152))
+    value = data.get("image_token_index", data.get("image_token_id"))
+    if value is None:
+        raise CheckpointError("config.json lacks image_token_index, the id of <image>")
     return _checked(value, int, "image_token_index")
+
+
+def _check_layer_types(layer_types: Any, layers: Any) -> None:
+    if layer_types is None:
+        return
+    usual = ("sliding_attention", "full_attention")
+    alternates = isinstance(layer_types, list) and all(
+        kind == usual[index % 2] for index, kind in enumerate(layer_types)
+    )
+    if not alternates or len(layer_types) != layers:
+        raise CheckpointError(
+            f"text_config.layer_types must alternate {usual[0]!r}, {usual[1]!r} over "
+            f"{layers!r} layers as Gemma 2 does, not {layer_types!r}"
+        )
 
 
 def _check_positive(config: Any, section: str) -> None:
@@ -282,6 +311,10 @@ def _check_positive(config: Any, section: str) -> None:
             raise CheckpointError(
                 f"{section}.{field.name} must be a positive number, not {value!r}"
             )
+    if config.num_hidden_layers > MAX_LAYERS:
+        raise CheckpointError(
+            f"{section}.num_hidden_layers is {config.num_hidden_layers}, more than {MAX_LAYERS}"
+        )
 
 
 def _check_activation(name: str, where: str) -> None:

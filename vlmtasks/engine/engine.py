@@ -27,11 +27,12 @@ from vlmtasks.engine.decoding import (
     decode_steps,
     require_finite,
 )
+from vlmtasks.engine.locate import locate
 from vlmtasks.engine.pixels import to_pixels
 from vlmtasks.engine.prompt_ids import check_length, pad_ids, prompt_ids
 from vlmtasks.engine.streaming import TextStream
 from vlmtasks.engine.tokenizer import Tokenizer
-from vlmtasks.errors import InputError, MissingFileError
+from vlmtasks.errors import InputError
 from vlmtasks.generation import FinishReason, Generation
 
 QUANTIZATIONS = (None,)
@@ -88,13 +89,24 @@ class Engine:
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         quantize: str | None = None,
+        revision: str | None = None,
+        token: str | None = None,
         resolution: int | None = None,
+        adapter: str | Path | None = None,
+        final_softcap: bool = True,
     ) -> "Engine":
-        """Loads a checkpoint folder.
+        """Loads a checkpoint.
 
+        source: a folder as transformers saves it, a big_vision `.npz` beside a tokenizer.json, a
+            LoRA folder whose base is on this machine, or a name on the hub ("organisation/name").
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1" …
-        dtype: "auto" (as stored), "float32", "bfloat16" or "float16".
+        dtype: "auto" (as stored; float16 becomes float32 on the CPU), "float32", "bfloat16" or
+            "float16". A CPU without bfloat16 instructions is several times faster in "float32",
+            which takes twice the memory of a bfloat16 file.
+        revision, token: for the hub. adapter: a LoRA folder to merge into the weights.
         resolution: another side of the model input in pixels than the checkpoint's.
+        final_softcap: False leaves out the final soft-cap of PaliGemma 2, which changes the
+            probabilities but not the greedy answer (see `score_definition`).
         Raises MissingFileError and CheckpointError (both ValueErrors) for a checkpoint that cannot
         be used, InputError for an option that is not allowed.
         """
@@ -102,10 +114,17 @@ class Engine:
             allowed = ", ".join(map(repr, QUANTIZATIONS))
             raise InputError(f"quantize={quantize!r} is not supported; allowed: {allowed}")
         where, number_type = _device(device), _dtype(dtype)
-        folder = Path(source).expanduser()
-        if not folder.is_dir():
-            raise MissingFileError(f"{str(source)!r} is no folder; pass a checkpoint folder")
-        return cls(load_checkpoint(folder, device=where, dtype=number_type, resolution=resolution))
+        base, found_adapter = locate(source, adapter, revision=revision, token=token)
+        return cls(
+            load_checkpoint(
+                base,
+                device=where,
+                dtype=number_type,
+                resolution=resolution,
+                adapter=found_adapter,
+                final_softcap=final_softcap,
+            )
+        )
 
     @property
     def vocabulary(self) -> Tokenizer:
@@ -120,6 +139,13 @@ class Engine:
     def metadata(self) -> dict[str, Any]:
         """The content of the folder's `vlmtasks.json` (mask codec, box scale, …), or {}."""
         return self.checkpoint.metadata
+
+    @property
+    def score_definition(self) -> str:
+        """What the logprobs of this engine are, for whoever records scores."""
+        cap = self.config.text_config.final_logit_softcapping
+        final = "no final soft-cap" if cap is None else f"final soft-cap {cap:g}"
+        return f"log-softmax of the raw logits, {final}, {self.dtype}".replace("torch.", "")
 
     def encode_image(
         self, pictures: Sequence[Image.Image], *, batch_size: int = 8

@@ -33,8 +33,8 @@ PREFIXES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# Buffers that old files store and that follow from the config.
-_DERIVED = re.compile(r"(rotary_emb\.inv_freq|embeddings\.position_ids)$")
+# What files may hold without any use: buffers that follow from the config, SigLIP's pooling head.
+_UNUSED = re.compile(r"(rotary_emb\.inv_freq|embeddings\.position_ids)$|^vision_tower\.head\.")
 
 
 def our_name(key: str) -> str:
@@ -47,15 +47,15 @@ def our_name(key: str) -> str:
 
 
 def rename_all(keys: Iterable[str]) -> dict[str, str]:
-    """Our name → the name in the file, without buffers that the config implies.
+    """Our name → the name in the file, without what PaliGemma never uses.
 
     Raises CheckpointError when two weights of the file would be the same weight of the model.
     """
     sources: dict[str, str] = {}
     for key in keys:
-        if _DERIVED.search(key):
-            continue
         name = our_name(key)
+        if _UNUSED.search(name):
+            continue
         if name in sources:
             raise CheckpointError(
                 f"the file holds {sources[name]!r} and {key!r}, both of which mean {name!r}; "

@@ -1,0 +1,153 @@
+"""LoRA adapters (arXiv 2106.09685) as peft saves them, merged into the weights: W + s·B·A.
+
+s is alpha / r, or alpha / √r for rank-stabilised LoRA (arXiv 2312.03732).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vlmtasks.engine.folder_files import member, read_json
+from vlmtasks.engine.key_names import our_name
+from vlmtasks.engine.tensor_files import read_file
+from vlmtasks.errors import CheckpointError, MissingFileError
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_ROOT = "base_model.model."
+_MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])(\.[^.]+)?\.weight")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """What `adapter_config.json` says about merging. Fields as in the file."""
+
+    base_model_name_or_path: str | None
+    revision: str | None
+    lora_alpha: float
+    use_rslora: bool = False
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "LoraConfig":
+        """Raises CheckpointError for adapters that are not plain LoRA."""
+        data = read_json(folder, CONFIG_FILE) or {}
+        kind = data.get("peft_type", "LORA")
+        if kind != "LORA":
+            raise CheckpointError(f"{folder / CONFIG_FILE}: peft_type {kind!r}; only LORA is known")
+        for option in ("use_dora", "fan_in_fan_out", "lora_bias", "layer_replication"):
+            if data.get(option):
+                raise CheckpointError(f"{folder / CONFIG_FILE}: {option} is not supported")
+        alpha = data.get("lora_alpha")
+        pattern = data.get("alpha_pattern") or {}
+        if not isinstance(pattern, dict) or not all(map(_is_number, (alpha, *pattern.values()))):
+            raise CheckpointError(
+                f"{folder / CONFIG_FILE}: lora_alpha and the values of alpha_pattern must be "
+                f"numbers, not {alpha!r} and {pattern!r}"
+            )
+        return cls(
+            _text(data, "base_model_name_or_path"),
+            _text(data, "revision"),
+            alpha,
+            bool(data.get("use_rslora")),
+            pattern,
+        )
+
+    def scale(self, module: str, rank: int) -> float:
+        """s of one module, whose name is the one in the file."""
+        alpha = self.lora_alpha
+        for pattern, value in self.alpha_pattern.items():
+            if module == pattern or module.endswith("." + pattern) or _matches(pattern, module):
+                alpha = value
+                break
+        return alpha / (rank**0.5 if self.use_rslora else rank)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter and no model of its own."""
+    return (folder / CONFIG_FILE).is_file() and not (folder / "config.json").is_file()
+
+
+def merge_adapter(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Merges an adapter folder into the weights `tensors` (our names), in place.
+
+    Only changed weights are copied. Whole weights that were trained beside the adapter
+    (modules_to_save, biases) replace those of the base. Raises CheckpointError naming every key of
+    the adapter that has no place in the model.
+    """
+    config = LoraConfig.from_folder(folder)
+    if not member(folder, WEIGHTS_FILE).is_file() and member(folder, "adapter_model.bin").is_file():
+        raise MissingFileError(
+            f"{folder} holds its adapter only as adapter_model.bin: pickle files can run code and "
+            "are never opened here; save it as safetensors with peft"
+        )
+    pairs: dict[str, dict[str, Tensor]] = {}
+    unmatched: list[str] = []
+    for key, tensor in read_file(folder, WEIGHTS_FILE).items():
+        found = _MATRIX.fullmatch(key.removeprefix(_ROOT))
+        if found is not None:
+            pairs.setdefault(found["module"], {})[found["kind"]] = tensor
+        elif not _replace(tensors, our_name(key.removeprefix(_ROOT)), tensor):
+            unmatched.append(key)
+    for module, pair in pairs.items():
+        name = our_name(module + ".weight")
+        if name not in tensors or not _fits(tensors[name], pair):
+            unmatched += [f"{module}.lora_{kind} {tuple(t.shape)}" for kind, t in pair.items()]
+            continue
+        scale = config.scale(module, len(pair["A"]))
+        tensors[name] = merged(tensors[name], pair["A"], pair["B"], scale)
+    if unmatched:
+        raise CheckpointError(
+            f"{folder}: {len(unmatched)} keys of the adapter have no place in the model: "
+            f"{', '.join(sorted(unmatched)[:10])}; the adapter belongs to another base "
+            f"(it names {config.base_model_name_or_path!r})"
+        )
+
+
+def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """W + scale·B·A in float32, then back to W's dtype. W (out, in), A (r, in), B (out, r)."""
+    return torch.addmm(weight.float(), b.float(), a.float(), alpha=scale).to(weight.dtype)
+
+
+def _fits(weight: Tensor, pair: Mapping[str, Tensor]) -> bool:
+    if pair.keys() != {"A", "B"} or weight.dim() != 2:
+        return False
+    a, b = pair["A"], pair["B"]
+    return (
+        a.dim() == b.dim() == 2
+        and len(a) == b.shape[1]
+        and (len(b), a.shape[1]) == tuple(weight.shape)
+    )
+
+
+def _replace(tensors: dict[str, Tensor], name: str, tensor: Tensor) -> bool:
+    like = tensors.get(name)
+    if like is None and name == "lm_head.weight":  # trained apart from the embedding it was tied to
+        like = tensors.get("language_model.embed_tokens.weight")
+    if like is None or like.shape != tensor.shape:
+        return False
+    tensors[name] = tensor.to(like.dtype)
+    return True
+
+
+def _matches(pattern: str, module: str) -> bool:
+    try:
+        return re.fullmatch(rf"(.*\.)?({pattern})", module) is not None
+    except re.error as error:
+        raise CheckpointError(f"alpha_pattern {pattern!r} is no regular expression") from error
+
+
+def _text(data: Mapping[str, Any], key: str) -> str | None:
+    value = data.get(key)
+    if value is not None and not isinstance(value, str):
+        raise CheckpointError(f"{CONFIG_FILE}: {key} must be a string, not {value!r}")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
