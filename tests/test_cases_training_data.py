@@ -1,0 +1,260 @@
+"""Known problems with fine-tuning data (F01 … F16), by their ids.
+
+F05: pictures without annotations are skipped and counted unless `empty_images="keep"`.
+F14: a leading "/" is ignored when the file exists below the folder of pictures, otherwise refused.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmtasks.datasets.coco_reader import read_coco
+from vlmtasks.datasets.jsonl import read_examples, read_jsonl
+from vlmtasks.datasets.loss_layout import IGNORED, training_row, visible
+from vlmtasks.datasets.paligemma_examples import coco_examples
+from vlmtasks.datasets.paths import find_picture, find_pictures
+from vlmtasks.errors import DatasetError, InputError
+from vlmtasks.tokens import decode_box, encode_box, parse_objects
+
+
+def coco(bboxes: list[list[float]], size_wh: tuple[int, int], **fields: Any) -> dict[str, Any]:
+    """A data set of one picture with a cat in each box."""
+    width, height = size_wh
+    return {
+        "images": [{"id": 1, "file_name": "a.png", "width": width, "height": height}],
+        "categories": [{"id": 3, "name": "cat"}],
+        "annotations": [
+            {"id": n, "image_id": 1, "category_id": 3, "bbox": bbox, "area": 1, "iscrowd": 0}
+            | fields
+            for n, bbox in enumerate(bboxes, 1)
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("scale", "suffix"),
+    [
+        pytest.param(1024, "<loc0256><loc0128><loc0768><loc0512> cat", id="F01-1024"),
+        pytest.param(1023, "<loc0256><loc0128><loc0767><loc0512> cat", id="F01-1023"),
+    ],
+)
+def test_box_becomes_target_text(scale: int, suffix: str) -> None:
+    dataset = read_coco(coco([[80, 120, 240, 240]], (640, 480)))
+    (example,) = coco_examples(dataset, "detect", scale=scale).examples
+    assert (example.image, example.prefix, example.suffix) == ("a.png", "detect cat", suffix)
+
+
+@pytest.mark.parametrize(
+    ("bbox", "size_wh", "tokens"),
+    [
+        pytest.param(
+            [0, 0, 640, 480], (640, 480), "<loc0000><loc0000><loc1023><loc1023>", id="F03-whole"
+        ),
+        pytest.param(
+            [75, 60, 100, 50], (100, 80), "<loc0768><loc0768><loc1023><loc1023>", id="F03-over"
+        ),
+        pytest.param(
+            [-10, -5, 35, 25], (100, 80), "<loc0000><loc0000><loc0256><loc0256>", id="F03-negative"
+        ),
+    ],
+)
+def test_box_at_the_border_stays_in_the_vocabulary(
+    bbox: list[float], size_wh: tuple[int, int], tokens: str
+) -> None:
+    (example,) = coco_examples(read_coco(coco([bbox], size_wh)), "detect").examples
+    assert example.suffix == f"{tokens} cat"
+
+
+def test_F05_picture_without_annotations_is_counted_and_skipped() -> None:
+    value = coco([[80, 120, 240, 240]], (640, 480))
+    value["images"].append({"id": 2, "file_name": "b.png", "width": 10, "height": 10})
+    conversion = coco_examples(read_coco(value), "detect")
+    assert [example.image for example in conversion.examples] == ["a.png"]
+    assert "1 of 2 images without annotations" in conversion.summary()
+
+
+def test_F05_kept_empty_picture_teaches_only_the_end() -> None:
+    value = coco([], (640, 480))
+    (example,) = coco_examples(read_coco(value), "detect", empty_images="keep").examples
+    assert (example.prefix, example.suffix) == ("detect cat", "")
+    row = training_row([9, 9, 2, 5, 108], [], eos_id=1)
+    assert [label for label in row.labels if label != IGNORED] == [1]
+
+
+def test_F07_crowds_are_no_targets() -> None:
+    value = coco([[80, 120, 240, 240], [0, 0, 600, 400]], (640, 480))
+    value["annotations"][1]["iscrowd"] = 1
+    conversion = coco_examples(read_coco(value), "detect")
+    assert conversion.examples[0].suffix == "<loc0256><loc0128><loc0768><loc0512> cat"
+    assert "1 crowds left out" in conversion.summary()
+
+
+def test_F07_run_lengths_of_single_objects_are_used() -> None:
+    class Recorder:
+        def encode(self, masks: Any) -> Any:
+            import numpy as np
+
+            assert masks.shape == (1, 64, 64)
+            assert masks.min() == masks.max() == 1.0
+            return np.arange(16)[None]
+
+    rle = {"size": [80, 100], "counts": [10 * 80 + 20, 40, 7140]}  # column 10, rows 20 to 59
+    value = coco([[10, 20, 1, 40]], (100, 80), segmentation=rle)
+    (example,) = coco_examples(read_coco(value), "segment", codec=Recorder()).examples
+    codes = "".join(f"<seg{code:03d}>" for code in range(16))
+    assert example.prefix == "segment cat"
+    assert example.suffix == f"<loc0256><loc0103><loc0768><loc0113>{codes} cat"
+
+
+def test_F09_loss_mask_end_and_token_types() -> None:
+    row = training_row([50, 50, 50, 2, 7, 108], [11, 12, 13], eos_id=1, pad_to=12)
+    assert row.input_ids == [50, 50, 50, 2, 7, 108, 11, 12, 13, 1, 0, 0]
+    assert row.labels == [-100] * 6 + [11, 12, 13, 1] + [-100] * 2
+    assert row.token_types == [0] * 6 + [1] * 4 + [0] * 2
+    assert row.attention == [1] * 10 + [0] * 2
+    sees = visible(row)
+    for query in range(12):
+        for key in range(12):
+            prefix, answer = key < 6, 6 <= query < 10 and 6 <= key <= query
+            assert sees[query][key] == (query < 10 and (prefix or answer))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "pad_to"),
+    [
+        pytest.param([], [4], None, id="F09-no-prefix"),
+        pytest.param([2, 108], [4, 1], None, id="F09-eos-inside"),
+        pytest.param([2, 108], [4], 3, id="F09-too-long"),
+    ],
+)
+def test_wrong_rows_are_refused(prefix: list[int], suffix: list[int], pad_to: int | None) -> None:
+    with pytest.raises(InputError):
+        training_row(prefix, suffix, eos_id=1, pad_to=pad_to)
+
+
+WINDOWS_JSONL = (
+    b'\xef\xbb\xbf{"image":"a.png","prefix":"caption en","suffix":"x"}\r\n\r\n'
+    b'{"image":"b.png","prefix":"caption en","suffix":"y"}\r\n'
+)
+
+
+def test_F11_byte_order_mark_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(WINDOWS_JSONL)
+    assert [(e.image, e.suffix) for e in read_examples(path)] == [("a.png", "x"), ("b.png", "y")]
+
+
+def test_F11_line_separator_inside_a_text_does_not_split(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"image":"a.png","prefix":"ocr","suffix":"x\u2028y"}\n', encoding="utf-8")
+    assert read_examples(path)[0].suffix == "x\u2028y"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(WINDOWS_JSONL + b'{"image":', ["line 4", "column 10"], id="F11-broken"),
+        pytest.param(
+            json.dumps([{"image": "a"}, {"image": "b"}], indent=1).encode(),
+            ["line 1", "one JSON object per line", "over several lines"],
+            id="F11-pretty-list",
+        ),
+        pytest.param(
+            json.dumps({"image": "a.png"}, indent=1).encode(),
+            ["line 1", "one JSON object per line", "over several lines"],
+            id="F11-pretty-object",
+        ),
+        pytest.param(b"[1, 2]\n", ["line 1", "one JSON object per line"], id="F11-list"),
+        pytest.param(b'{"a": NaN}\n', ["line 1", "NaN"], id="F11-nan"),
+        pytest.param(b'{}\n{"a": "\xff"}\n', ["line 2", "0xff"], id="F11-not-utf8"),
+        pytest.param(b"{}\n" + b"[" * 100_000, ["line 2", "nested"], id="F11-deep"),
+        pytest.param(b'{"a": ' + b"1" * 5000 + b"}", ["line 1"], id="F11-huge-number"),
+    ],
+)
+def test_broken_jsonl_names_file_and_line(tmp_path: Path, content: bytes, words: list[str]) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
+        list(read_jsonl(path))
+    for word in [*words, "train.jsonl"]:
+        assert word in str(caught.value)
+
+
+def test_F11_all_wrong_records_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    good = '{"image":"a.png","prefix":"ocr","suffix":"x"}'
+    path.write_text(f'{good}\n{{"image":"b.png","prefix":"ocr"}}\n{good}\n{{"image":1}}\n')
+    with pytest.raises(DatasetError) as caught:
+        read_examples(path)
+    assert "line 2: suffix is None" in str(caught.value)
+    assert "line 4: image is 1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        pytest.param("sub/a.png", "sub/a.png", id="F14-folder"),
+        pytest.param("sub\\a.png", "sub/a.png", id="F14-backslash"),
+        pytest.param("./sub//a.png", "sub/a.png", id="F14-dot"),
+        pytest.param("/b.png", "b.png", id="F14-leading-slash"),
+        pytest.param("my%20cat.png", "my cat.png", id="F14-url-escape"),
+        pytest.param("100%25.png", "100%25.png", id="F14-escape-that-is-a-name"),
+        pytest.param("sub/../b.png", "b.png", id="F14-up-and-down"),
+        pytest.param("nothing.png", None, id="F14-missing"),
+        pytest.param("x" * 5000, None, id="F14-too-long"),
+    ],
+)
+def test_picture_names(tmp_path: Path, name: str, file: str | None) -> None:
+    (tmp_path / "sub").mkdir()
+    for existing in ("sub/a.png", "b.png", "my cat.png", "100%25.png", "100%.png"):
+        (tmp_path / existing).write_bytes(b"")
+    assert find_picture(tmp_path, name) == (None if file is None else tmp_path / file)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("../secret.png", id="F14-up"),
+        pytest.param("..\\secret.png", id="F14-up-backslash"),
+        pytest.param("%2e%2e/secret.png", id="F14-up-escaped"),
+        pytest.param("sub/../../secret.png", id="F14-up-in-the-middle"),
+        pytest.param("/etc/passwd", id="F14-absolute"),
+        pytest.param("C:\\secret.png", id="F14-drive"),
+        pytest.param("https://example.org/a.png", id="F14-url"),
+        pytest.param("", id="F14-empty"),
+        pytest.param("a\0.png", id="F14-nul"),
+        pytest.param("\ud800.png", id="F14-surrogate"),
+    ],
+)
+def test_names_outside_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret.png").write_bytes(b"")
+    (tmp_path / "pictures").mkdir()
+    with pytest.raises(DatasetError, match="inside"):
+        find_picture(tmp_path / "pictures", name)
+
+
+def test_F14_absolute_name_inside_the_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    assert find_picture(tmp_path, str(tmp_path / "a.png")) == tmp_path / "a.png"
+
+
+def test_F14_missing_pictures_are_listed_before_anything_is_done(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    names = ["a.png", *(f"{n}.png" for n in range(13))]
+    with pytest.raises(DatasetError, match=r"13 of 14 pictures.*'0.png'.*'9.png' and 3 more"):
+        find_pictures(tmp_path, names)
+    assert find_pictures(tmp_path, names, skip_missing=True) == {"a.png": tmp_path / "a.png"}
+    with pytest.raises(DatasetError, match="1 of 1 pictures"):
+        coco_examples(read_coco(coco([], (9, 9))), "detect", images=tmp_path / "none")
+
+
+def test_F16_encoder_and_decoder_use_the_same_scale() -> None:
+    for thousandth in range(20_000):
+        x = thousandth * 1280 / 20_000
+        loc = encode_box((x, 0, 1280, 10), (1280, 10))
+        error = abs(decode_box(loc, (1280, 10))[0] - x)
+        assert error <= (0.625 if x <= 1279.375 else 1.25)
+    (thing,) = parse_objects("<loc0000><loc0512><loc0512><loc0768> cat", (640, 480))
+    assert thing.box_xyxy == (320.0, 0.0, 480.0, 240.0)

@@ -1,0 +1,64 @@
+"""Checks of single values in COCO files; each raises ValueError without the place of the entry."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vlmtasks.datasets.coco import BoxXYWH, ImageId
+from vlmtasks.datasets.json_files import read_json
+from vlmtasks.datasets.problems import is_finite_number, shorten
+
+MAX_COORDINATE = 100_000  # pixels; pycocotools walks along every edge of a polygon
+
+
+def load_json(source: Any) -> tuple[Any, str]:
+    """The value of a JSON file and its name, or a value that was handed in as it is."""
+    if isinstance(source, (str, os.PathLike)):
+        return read_json(source), Path(source).name
+    return source, "data set"
+
+
+def describe(value: object) -> str:
+    """What a JSON value is, for a message."""
+    if isinstance(value, Mapping):
+        return f"an object with {', '.join(map(repr, list(value)[:6])) or 'no fields'}"
+    return f"a list of {len(value)}" if isinstance(value, list) else shorten(value)
+
+
+def check_mapping(entry: Any) -> Mapping[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"is {shorten(entry)}; it must be an object")
+    return entry
+
+
+def check_image_id(value: Any, key: str) -> ImageId:
+    return value if isinstance(value, str) and value else check_whole(value, key)
+
+
+def check_whole(value: Any, key: str) -> int:
+    """An int, also from 7.0, which tools write that keep ids as floats."""
+    if is_finite_number(value) and float(value).is_integer() and abs(value) < 1 << 53:
+        return int(value)
+    raise ValueError(f"{key} is {shorten(value)}; it must be a whole number")
+
+
+def check_bbox(value: Any) -> BoxXYWH:
+    if not isinstance(value, list | tuple) or len(value) != 4:
+        raise ValueError(f"bbox is {shorten(value)}; it must be [x, y, width, height]")
+    if not all(is_finite_number(number) for number in value):
+        raise ValueError(f"bbox is {shorten(value)}; its four values must be finite numbers")
+    x, y, width, height = (float(number) for number in value)
+    if width < 0 or height < 0:
+        raise ValueError(
+            f"bbox is {shorten(value)}; it must be [x, y, width, height] with sides of at least 0"
+        )
+    return x, y, width, height
+
+
+def check_polygon(value: Any) -> list[float]:
+    if not isinstance(value, list) or len(value) % 2:
+        raise ValueError(f"segmentation holds {shorten(value)}; a polygon is [x0, y0, x1, y1, …]")
+    if not all(is_finite_number(number) and abs(number) <= MAX_COORDINATE for number in value):
+        raise ValueError(f"segmentation holds {shorten(value)}; its values must be pixels")
+    return [float(number) for number in value]

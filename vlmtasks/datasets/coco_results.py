@@ -1,0 +1,100 @@
+"""COCO results: [{"image_id", "category_id", "bbox" and/or "segmentation", "score"}, …]."""
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vlmtasks.datasets.coco import CocoDataset
+from vlmtasks.datasets.coco_entries import (
+    check_bbox,
+    check_image_id,
+    check_mapping,
+    check_polygon,
+    check_whole,
+    describe,
+    load_json,
+)
+from vlmtasks.datasets.json_files import write_json
+from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
+from vlmtasks.datasets.rle import check_rle, polygons_to_rle
+from vlmtasks.errors import DatasetError
+
+
+def read_results(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any], dataset: CocoDataset
+) -> list[dict[str, Any]]:
+    """Read a file of COCO results (or its list) that belongs to `dataset`.
+
+    A whole COCO object is accepted too: its "annotations" are taken, with the score 1.0 where there
+    is none. Rows of unknown categories are left out with a DatasetWarning.
+    Returns rows of image_id, category_id, score and bbox, segmentation or both.
+    DatasetError: rows that are no results, or of pictures that the data set does not have.
+    """
+    value, name = load_json(source)
+    rows = value.get("annotations") if isinstance(value, Mapping) else value
+    if not isinstance(rows, Sequence) or isinstance(rows, str):
+        raise DatasetError(
+            f"{name}: results must be a list of objects with image_id, category_id, bbox or "
+            f"segmentation, and score; it holds {describe(value)}"
+        )
+    problems = Problems()
+    unknown: Counter[Any] = Counter()
+    results = []
+    for index, row in enumerate(rows):
+        try:
+            result = _check_result(row, dataset, may_lack_score=isinstance(value, Mapping))
+        except ValueError as error:
+            problems.add(f"{name}, entry {index}", str(error))
+            continue
+        if result["category_id"] in dataset.categories:
+            results.append(result)
+        else:
+            unknown[result["category_id"]] += 1
+    problems.raise_if_any()
+    if unknown:
+        ids = ", ".join(f"{key} ({count}×)" for key, count in sorted(unknown.items()))
+        warnings.warn(
+            f"{name}: left out results of category ids that {dataset.name} does not have: {ids}",
+            DatasetWarning,
+            stacklevel=2,
+        )
+    return results
+
+
+def write_results(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write COCO results; an empty list is a valid file. InputError: rows that JSON cannot hold."""
+    write_json(path, [dict(row) for row in rows])
+
+
+def _check_result(row: Any, dataset: CocoDataset, *, may_lack_score: bool) -> dict[str, Any]:
+    row = check_mapping(row)
+    image_id = check_image_id(row.get("image_id"), "image_id")
+    if image_id not in dataset.images:
+        raise ValueError(f"image_id is {image_id!r}, which {dataset.name} does not have")
+    result: dict[str, Any] = {
+        "image_id": image_id,
+        "category_id": check_whole(row.get("category_id"), "category_id"),
+    }
+    if row.get("bbox") is not None:
+        result["bbox"] = list(check_bbox(row["bbox"]))
+    segmentation = row.get("segmentation")
+    size_wh = dataset.images[image_id].size_wh
+    if isinstance(segmentation, Mapping):
+        result["segmentation"] = check_rle(segmentation)
+        if size_wh and tuple(result["segmentation"]["size"]) != size_wh[::-1]:
+            raise ValueError(
+                f"segmentation has the size {result['segmentation']['size']} ([height, width]), "
+                f"but the picture has the size {size_wh} (width, height)"
+            )
+    elif segmentation and size_wh:
+        polygons = [check_polygon(polygon) for polygon in segmentation]
+        result["segmentation"] = polygons_to_rle([p for p in polygons if len(p) >= 6], size_wh)
+    if "bbox" not in result and "segmentation" not in result:
+        raise ValueError("has neither bbox nor segmentation")
+    score = row.get("score", 1.0 if may_lack_score else None)
+    if not is_finite_number(score):
+        raise ValueError(f"score is {shorten(score)}; it must be a finite number")
+    result["score"] = float(score)
+    return result

@@ -1,0 +1,200 @@
+"""PASCAL VOC: one XML file a picture.
+
+    <annotation><filename>a.jpg</filename><size><width>…</width><height>…</height></size>
+      <object><name>cat</name><difficult>0</difficult>
+        <bndbox><xmin>…</xmin><ymin>…</ymin><xmax>…</xmax><ymax>…</ymax></bndbox></object>
+    </annotation>
+
+In PASCAL's own files pixels count from 1 and xmax, ymax are the last pixel inside, so the box in
+edges is (xmin - 1, ymin - 1, xmax, ymax). Most labelling tools write edges that count from 0.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.parsers import expat
+
+from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage
+from vlmtasks.datasets.json_files import read_bytes
+from vlmtasks.datasets.problems import Problems
+from vlmtasks.errors import DatasetError
+
+
+def read_voc(
+    folder: str | os.PathLike[str],
+    *,
+    names: Sequence[str] | None = None,
+    pixels_from_one: bool = True,
+    skip_bad: bool = False,
+) -> CocoDataset:
+    """Read every .xml file of a folder, in the order of their names.
+
+    names: the class names in the order of their ids; otherwise all names found, sorted.
+    pixels_from_one: True for PASCAL's own files; False for tools that write edges from 0.
+    skip_bad: leave out objects and files with mistakes, told in `repairs`, rather than raise.
+    Objects marked `difficult` become crowds, which cost nothing to miss, as PASCAL scores them.
+    DatasetError lists every mistake with its file and line.
+    """
+    files = sorted(Path(folder).glob("*.xml"))
+    if not files:
+        raise DatasetError(
+            f"{os.fspath(folder)!r} holds no .xml file; give VOC's Annotations folder"
+        )
+    problems = Problems()
+    pages = []
+    for path in files:
+        try:
+            pages.append(_read_page(path, pixels_from_one, problems))
+        except ValueError as error:
+            problems.add(path.name, str(error))
+    found = {thing.name for page in pages for thing in page.things}
+    categories = dict(enumerate(names if names is not None else sorted(found), start=1))
+    annotations = _annotations(pages, categories, problems)
+    if not skip_bad:
+        problems.raise_if_any()
+    images = {
+        number: CocoImage(number, page.file_name, page.size_wh)
+        for number, page in enumerate(pages, start=1)
+    }
+    repairs = tuple(problems.messages())
+    return CocoDataset(images, annotations, categories, Path(folder).name, repairs)
+
+
+@dataclass
+class _Node:
+    """An XML element with the line it starts on."""
+
+    tag: str
+    line: int
+    text: str = ""
+    children: list["_Node"] = field(default_factory=list)
+
+    def child(self, tag: str) -> "_Node | None":
+        return next((node for node in self.children if node.tag == tag), None)
+
+    def word(self, tag: str) -> str | None:
+        node = self.child(tag)
+        return node.text.strip() if node else None
+
+
+@dataclass(frozen=True)
+class _Thing:
+    name: str
+    box_xyxy: tuple[float, float, float, float]
+    is_difficult: bool
+    place: str
+
+
+@dataclass(frozen=True)
+class _Page:
+    file_name: str
+    size_wh: tuple[int, int] | None
+    things: list[_Thing]
+
+
+def _read_page(path: Path, from_one: bool, problems: Problems) -> _Page:
+    root = _parse(read_bytes(path))
+    if root.tag != "annotation":
+        raise ValueError(f"the outer element is <{root.tag}>; it must be <annotation>")
+    file_name = root.word("filename")
+    if not file_name:
+        raise ValueError("has no <filename>")
+    things = []
+    for node in root.children:
+        if node.tag != "object":
+            continue
+        place = f"{path.name}, line {node.line}"
+        try:
+            things.append(_read_thing(node, from_one, place))
+        except ValueError as error:
+            problems.add(place, str(error))
+    return _Page(file_name, _read_size(root), things)
+
+
+def _annotations(
+    pages: list[_Page], categories: dict[int, str], problems: Problems
+) -> tuple[CocoAnnotation, ...]:
+    ids = {name.casefold(): key for key, name in categories.items()}
+    annotations: list[CocoAnnotation] = []
+    for image_id, page in enumerate(pages, start=1):
+        for thing in page.things:
+            category_id = ids.get(thing.name.casefold())
+            if category_id is None:
+                problems.add(thing.place, f"{thing.name!r} is not in names")
+                continue
+            x0, y0, x1, y1 = thing.box_xyxy
+            box = x0, y0, x1 - x0, y1 - y0
+            number, area = len(annotations) + 1, box[2] * box[3]
+            annotations.append(
+                CocoAnnotation(number, image_id, category_id, box, area, thing.is_difficult)
+            )
+    return tuple(annotations)
+
+
+def _read_size(root: _Node) -> tuple[int, int] | None:
+    size = root.child("size")
+    if size is None:
+        return None
+    width, height = size.word("width"), size.word("height")
+    if not (width and height and width.isdecimal() and height.isdecimal()):
+        raise ValueError(f"line {size.line}: <size> must hold whole numbers as width and height")
+    if not 0 < int(width[:9]) * int(height[:9]):
+        return None  # some tools write 0 when they do not know
+    return int(width[:9]), int(height[:9])
+
+
+def _read_thing(node: _Node, from_one: bool, place: str) -> _Thing:
+    name, box = node.word("name"), node.child("bndbox")
+    if not name:
+        raise ValueError("<object> has no <name>")
+    if box is None:
+        raise ValueError(f"<object> {name!r} has no <bndbox>")
+    edges = []
+    for tag in ("xmin", "ymin", "xmax", "ymax"):
+        word = box.word(tag)
+        try:
+            edges.append(float(word or ""))
+        except ValueError:
+            raise ValueError(f"<{tag}> of {name!r} is {word!r}; it must be a number") from None
+    x0, y0, x1, y1 = edges
+    if not (abs(x0) < 1e6 and abs(y0) < 1e6 and x0 <= x1 < 1e6 and y0 <= y1 < 1e6):
+        raise ValueError(
+            f"<bndbox> of {name!r} is {edges}; xmin <= xmax and ymin <= ymax must hold"
+        )
+    shift = 1.0 if from_one else 0.0
+    return _Thing(name, (x0 - shift, y0 - shift, x1, y1), node.word("difficult") == "1", place)
+
+
+def _parse(data: bytes) -> _Node:
+    """The elements of an XML file. ValueError: not XML, or with entities, which no VOC file has."""
+    parser = expat.ParserCreate()
+    top = _Node("", 0)
+    stack = [top]
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        node = _Node(tag, parser.CurrentLineNumber)
+        stack[-1].children.append(node)
+        stack.append(node)
+        if len(stack) > 50:
+            raise ValueError("is nested too deeply to be a VOC file")
+
+    def refuse(*_: object) -> None:
+        raise ValueError(f"line {parser.CurrentLineNumber}: defines entities, which is not allowed")
+
+    def add_text(text: str) -> None:
+        stack[-1].text += text
+
+    def end(_: str) -> None:
+        stack.pop()
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler = add_text
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise ValueError(
+            f"line {error.lineno}: not XML: {expat.errors.messages[error.code]}"
+        ) from None
+    return top.children[0]
