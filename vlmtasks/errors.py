@@ -3,6 +3,7 @@
 VlmtasksError
 ├── InputError (ValueError)             an argument has a value that is not allowed
 │   ├── ImageError                      a picture that cannot be read or used
+│   │   └── MissingImageError (FileNotFoundError)   there is no such file
 │   ├── PromptError                     a prompt that cannot be sent to the model
 │   └── DatasetError                    a COCO, JSONL, VOC or YOLO file with a mistake in it
 ├── CheckpointError (ValueError)        a checkpoint folder that cannot be trusted or understood
@@ -25,6 +26,10 @@ class InputError(VlmtasksError, ValueError):
 
 class ImageError(InputError):
     """A picture that cannot be read or used."""
+
+
+class MissingImageError(ImageError, FileNotFoundError):
+    """A picture file that is not there."""
 
 
 class PromptError(InputError):
