@@ -5,8 +5,9 @@ a shape (norm epsilon, RoPE base, soft-caps, sliding window) is the same in all 
 """
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -175,8 +176,8 @@ def _is_gemma2(keys: Mapping[str, str]) -> bool:
     return any(key in keys for key in GEMMA2_TABLE.keys() - GEMMA1_TABLE.keys())
 
 
-def _check_keys(path: Path, given: object, expected: object) -> None:
-    missing, unexpected = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))  # type: ignore[call-overload]
+def _check_keys(path: Path, given: Set[str], expected: Set[str]) -> None:
+    missing, unexpected = sorted(expected - given), sorted(given - expected)
     if missing or unexpected:
         raise CheckpointError(
             f"{path} is no PaliGemma of big_vision: missing {missing[:10]}, "
@@ -191,13 +192,11 @@ def _config(shapes: Mapping[str, tuple[int, ...]]) -> PaliGemmaConfig:
     rows, width = shapes["llm/embedder/input_embedding"]
     layers, heads, _, head_dim = shapes["llm/layers/attn/q_einsum/w"]
     is_gemma2 = _is_gemma2({key: key for key in shapes})
-    extra = {}
+    extra: dict[str, Any] = {"head_dim": head_dim}
     if is_gemma2:
         # 27B divides by the width a head, the smaller ones by head_dim
         scalar = width // heads if head_dim == 128 else head_dim
-        extra = {**GEMMA2_DEFAULTS, "head_dim": head_dim, "query_pre_attn_scalar": scalar}
-    else:
-        extra = {"head_dim": head_dim}
+        extra = {**GEMMA2_DEFAULTS, **extra, "query_pre_attn_scalar": scalar}
     return PaliGemmaConfig(
         vision_config=SiglipVisionConfig(
             hidden_size=vision_width,

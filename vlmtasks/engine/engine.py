@@ -378,10 +378,11 @@ def _device(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, TypeError, AssertionError) as error:
         raise InputError(
-            f'device={device!r} is no device; allowed are "auto", "cpu", "cuda", "cuda:1" …'
+            f'device={device!r} cannot be used ({error}); allowed are "auto", "cpu", and "cuda", '
+            '"cuda:1" … where there is such a device'
         ) from error
 
 

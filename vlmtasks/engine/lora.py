@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -45,11 +45,10 @@ class LoraConfig:
                 raise CheckpointError(f"{folder / CONFIG_FILE}: {option} is not supported")
         alpha = data.get("lora_alpha")
         pattern = data.get("alpha_pattern") or {}
-        if not isinstance(pattern, dict) or not all(map(_is_number, (alpha, *pattern.values()))):
-            raise CheckpointError(
-                f"{folder / CONFIG_FILE}: lora_alpha and the values of alpha_pattern must be "
-                f"numbers, not {alpha!r} and {pattern!r}"
-            )
+        if not _is_number(alpha) or not isinstance(pattern, dict):
+            raise CheckpointError(f"{folder / CONFIG_FILE}: lora_alpha must be a number")
+        if not all(map(_is_number, pattern.values())):
+            raise CheckpointError(f"{folder / CONFIG_FILE}: alpha_pattern must hold numbers")
         return cls(
             _text(data, "base_model_name_or_path"),
             _text(data, "revision"),
@@ -149,5 +148,5 @@ def _text(data: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
