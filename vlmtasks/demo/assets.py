@@ -166,7 +166,7 @@ def load_drawings(vendor: str) -> tuple[Drawing, ...]:
     stored = dict(np.load(path)) if path.is_file() else {}
     if not {name for _, name in chosen} <= stored.keys() | _known_absent(stored):
         stored = _render_pack(vendor, [name for _, name in chosen])
-        np.savez_compressed(path, **stored)
+        np.savez_compressed(path, **stored)  # type: ignore[arg-type]
     return tuple(
         Drawing(vendor, name, label, stored[name]) for label, name in chosen if name in stored
     )
@@ -214,7 +214,7 @@ def _render_svg(body: str, width: int, height: int) -> np.ndarray:
         f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">{body}</svg>'
     )
     png = resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE, skip_system_fonts=True)
-    bgra = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
+    bgra = np.asarray(cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED))
     return cv2.cvtColor(bgra, cv2.COLOR_BGRA2RGBA)
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from vlmtasks.errors import MissingExtraError
+from vlmtasks.errors import MissingExtraError, MissingFileError
 
 Split = Literal["train", "val", "test"]
 Painter = Callable[[np.random.Generator, int], np.ndarray]
@@ -52,6 +52,7 @@ class Background:
 class _Photograph:
     picture: np.ndarray
     avoid_xyxy: np.ndarray
+    people_xyxy: np.ndarray
 
 
 def data_folder() -> Path | None:
@@ -74,26 +75,32 @@ def make_background(rng: np.random.Generator, split: Split, size: int) -> Backgr
     return Background(families[rng.integers(len(families))](rng, size), False)
 
 
-def crop_photograph(rng: np.random.Generator, split: Split, size: int) -> np.ndarray | None:
+def crop_photograph(
+    rng: np.random.Generator, split: Split, size: int, *, people: bool = False
+) -> np.ndarray | None:
     """A square crop of a COCO photograph that overlaps nothing of our classes, (size, size, 3).
 
-    None when the photographs are absent or twenty tries met such objects.
+    people: only crops that overlap a person. None when the photographs are absent or thirty tries
+    found no such crop.
     """
     photographs = _load_photographs(split)
-    for _ in range(20 if photographs else 0):
+    for _ in range(30 if photographs else 0):
         photograph = photographs[rng.integers(len(photographs))]
         height, width = photograph.picture.shape[:2]
         side = int(min(height, width) * rng.uniform(0.4, 1.0))
         x, y = rng.integers(width - side + 1), rng.integers(height - side + 1)
-        boxes = photograph.avoid_xyxy
-        hit = (boxes[:, 0] < x + side) & (boxes[:, 2] > x)
-        hit &= (boxes[:, 1] < y + side) & (boxes[:, 3] > y)
-        if hit.any():
+        if _overlaps(photograph.avoid_xyxy, x, y, side):
             continue
-        crop = photograph.picture[y : y + side, x : x + side]
-        crop = resize_square(crop, size)
+        if people and not _overlaps(photograph.people_xyxy, x, y, side):
+            continue
+        crop = resize_square(photograph.picture[y : y + side, x : x + side], size)
         return np.ascontiguousarray(crop[:, ::-1]) if rng.random() < 0.5 else crop
     return None
+
+
+def _overlaps(boxes_xyxy: np.ndarray, x: int, y: int, side: int) -> bool:
+    x1, y1, x2, y2 = boxes_xyxy.T
+    return bool(((x1 < x + side) & (x2 > x) & (y1 < y + side) & (y2 > y)).any())
 
 
 def resize_square(picture: np.ndarray, size: int) -> np.ndarray:
@@ -302,9 +309,9 @@ def _load_photographs(split: Split) -> tuple[_Photograph, ...]:
     names = {category["id"]: category["name"] for category in content["categories"]}
     boxes: dict[int, list] = {image["id"]: [] for image in content["images"]}
     for annotation in content["annotations"]:
-        if names[annotation["category_id"]] in _RELATED_CATEGORIES:
-            x, y, w, h = annotation["bbox"]
-            boxes[annotation["image_id"]].append((x, y, x + w, y + h))
+        x, y, w, h = annotation["bbox"]
+        name = names[annotation["category_id"]]
+        boxes[annotation["image_id"]].append((name, (x, y, x + w, y + h)))
     images = sorted(content["images"], key=lambda image: image["id"])
     if split != "train":
         images = images[("val", "test").index(split) :: 2]
@@ -314,11 +321,13 @@ def _load_photographs(split: Split) -> tuple[_Photograph, ...]:
     )
 
 
-def _read_photograph(path: Path, boxes: list) -> _Photograph:
+def _read_photograph(path: Path, boxes: list[tuple[str, tuple]]) -> _Photograph:
     """The picture at half size: crops are shrunk to 160 px anyway."""
     bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if bgr is None:
-        raise FileNotFoundError(f"{path} is not a readable picture")
+        raise MissingFileError(f"{path} is no readable picture; fetch the data folder again")
     half = cv2.resize(bgr, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-    avoid = np.array(boxes, np.float64).reshape(-1, 4) / 2
-    return _Photograph(cv2.cvtColor(half, cv2.COLOR_BGR2RGB), avoid)
+    avoid = [box for name, box in boxes if name in _RELATED_CATEGORIES]
+    people = [box for name, box in boxes if name == "person"]
+    halved = [np.array(part, np.float64).reshape(-1, 4) / 2 for part in (avoid, people)]
+    return _Photograph(cv2.cvtColor(half, cv2.COLOR_BGR2RGB), *halved)

@@ -145,7 +145,7 @@ class BatchMaker:
                 format_object(
                     tuple(LOC_CHOICES[snap_loc(target.loc_yxyx)].tolist()),
                     target.label,
-                    None if target.mask64 is None else row_of[target.label, target.loc_yxyx],
+                    None if target.mask is None else row_of[target.label, target.loc_yxyx],
                 )
                 for target in example.targets
             )

@@ -127,10 +127,11 @@ def _load_glyphs(package: str, weight: int) -> dict[str, _Glyph]:
 
 def _set_weight(font: ImageFont.FreeTypeFont, weight: int) -> None:
     """Other axes (width) stay at their defaults."""
-    axes = font.get_variation_axes()
-    font.set_variation_by_axes(
-        [weight if b"eight" in axis["name"] else axis["default"] for axis in axes]
-    )
+    values = []
+    for axis in font.get_variation_axes():
+        name, default = axis.get("name"), axis.get("default")
+        values.append(float(weight) if name == b"Weight" else float(default or 0))
+    font.set_variation_by_axes(values)
 
 
 def _draw_glyph(font: ImageFont.FreeTypeFont, char: str) -> _Glyph:

@@ -8,6 +8,7 @@ nothing found is an empty answer.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from PIL import Image
@@ -27,7 +28,8 @@ from vlmtasks.demo.classes import (
     with_article,
 )
 from vlmtasks.demo.scenes import Scene, SceneObject
-from vlmtasks.tokens import decode_box, encode_box, format_object
+from vlmtasks.errors import InputError
+from vlmtasks.tokens import decode_box, encode_box, format_object, format_objects
 
 MASK_SIDE = 64
 
@@ -53,12 +55,17 @@ _LOOKALIKES = tuple(
 class Target:
     """One record of an answer.
 
-    mask64: (64, 64) float32 of 0..1, the visible mask cut to the rounded box; None for `detect`.
+    mask: (H, W) bool, the visible pixels; None for `detect`.
     """
 
     loc_yxyx: tuple[int, int, int, int]
     label: str
-    mask64: np.ndarray | None
+    mask: np.ndarray | None
+
+    @cached_property
+    def mask64(self) -> np.ndarray | None:
+        """(64, 64) float32 of 0..1: the mask cut to the rounded box, computed when first used."""
+        return None if self.mask is None else crop_mask(self.mask, self.loc_yxyx)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +81,19 @@ class Example:
     def masks(self) -> np.ndarray:
         """The masks to encode, (N, 64, 64) float32; N = 0 when the answer needs none."""
         masks = [target.mask64 for target in self.targets if target.mask64 is not None]
-        return np.stack(masks) if masks else np.zeros((0, MASK_SIDE, MASK_SIDE), np.float32)
+        return np.array(masks, np.float32).reshape(-1, MASK_SIDE, MASK_SIDE)
 
     def suffix(self, codes: np.ndarray | Sequence[Sequence[int]] | None = None) -> str:
         """The answer's text; `codes` (N, 16) are those of `masks`, row by row."""
         if not self.targets:
             return self.text
-        rows = [tuple(int(c) for c in row) for row in codes] if codes is not None else []
-        if len(rows) != len(self.masks):
-            raise ValueError(f"{len(rows)} rows of codes for {len(self.masks)} masks")
+        rows = [] if codes is None else [tuple(int(c) for c in row) for row in codes]
+        masked = sum(target.mask is not None for target in self.targets)
+        if len(rows) != masked:
+            raise InputError(f"{len(rows)} rows of codes for {masked} masks; give one a mask")
         supply = iter(rows)
-        return " ; ".join(
-            format_object(t.loc_yxyx, t.label, None if t.mask64 is None else next(supply))
+        return format_objects(
+            format_object(t.loc_yxyx, t.label, None if t.mask is None else next(supply))
             for t in self.targets
         )
 
@@ -152,11 +160,13 @@ def _applicable_tasks(scene: Scene) -> list[tuple[Callable, float]]:
         (_ask_masks, 3),
         (_ask_caption, 1.2),
         (_ask_presence, 1.2),
-        (_ask_count, 1.5),
-        (_ask_lettering, 3 if scene.words else 0.3),
     ]
-    if scene.kind == "drawn":
-        tasks += [(_ask_total, 0.4), (_ask_inventory, 0.4)]
+    if scene.words:
+        tasks.append((_ask_lettering, 3))
+    elif scene.known_labels == LABELS:  # photographs may show lettering that nobody wrote down
+        tasks.append((_ask_lettering, 0.3))
+    if scene.kind != "photograph":
+        tasks += [(_ask_count, 1.5), (_ask_total, 0.4), (_ask_inventory, 0.4)]
         if scene.objects:
             tasks += [(_ask_color, 1.3), (_ask_question, 0.5), (_ask_box_caption, 1.2)]
     return tasks
@@ -239,8 +249,7 @@ def _targets(scene: Scene, labels: Sequence[str], with_masks: bool) -> tuple[Tar
         items = [item for item in scene.objects if item.label == label]
         for item in sorted(items, key=lambda item: item.box_xyxy[0] + item.box_xyxy[2]):
             loc_yxyx = encode_box(item.box_xyxy, _size(scene))
-            mask64 = crop_mask(item.mask, loc_yxyx) if with_masks else None
-            targets.append(Target(loc_yxyx, label, mask64))
+            targets.append(Target(loc_yxyx, label, item.mask if with_masks else None))
     return tuple(targets)
 
 
@@ -266,6 +275,8 @@ def _pick_label(
     counts = Counter(item.label for item in scene.objects)
     missing = [label for label in scene.known_labels if label not in counts]
     if missing and (absent or not counts):
+        if scene.kind == "photograph" and rng.random() < 0.6:  # what photographs are asked about
+            missing = [label for label in missing if label in ("cat", "dog")] or missing
         alike = [
             label
             for group in _LOOKALIKES

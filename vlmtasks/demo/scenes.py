@@ -53,7 +53,8 @@ class Scene:
     words: lettering in reading order; `text` is what `ocr` should answer.
     known_labels: classes whose presence and absence is certain; of others the picture may hold
         unlabelled ones, so nothing may be asked about them unless they are among the objects.
-    kind: "drawn" or "photograph".
+    kind: "drawn"; "collage" with animals cut out of photographs; "photograph" as it was taken, in
+        which only the known classes are listed.
     """
 
     picture: np.ndarray
@@ -89,8 +90,8 @@ def make_scene(rng: np.random.Generator, split: Split, size: int = SIZE) -> Scen
         painter.keep_free(sign)
         count = int(rng.choice(4, p=(0.5, 0.25, 0.15, 0.1)))
     painter.add_objects(_draw_labels(rng, count))
-    picture = _photograph_like(rng, canvas)
-    return Scene(picture, painter.objects(), words, _known_labels(background, painter.labels))
+    picture = add_camera_flaws(rng, canvas)
+    return Scene(picture, painter.objects(), words, known_labels(background, painter.labels))
 
 
 def tight_box(mask: np.ndarray) -> tuple[float, float, float, float]:
@@ -98,6 +99,29 @@ def tight_box(mask: np.ndarray) -> tuple[float, float, float, float]:
     rows = np.flatnonzero(mask.any(1))
     columns = np.flatnonzero(mask.any(0))
     return float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
+
+
+def known_labels(background: Background, present: Sequence[str]) -> tuple[str, ...]:
+    """The classes of which the background holds none for sure, and those present."""
+    unknown = set(UNLABELED_IN_PHOTOGRAPHS) if background.is_photograph else set()
+    return tuple(label for label in LABELS if label not in unknown - set(present))
+
+
+def add_camera_flaws(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
+    """The finished picture (H, W, 3) uint8: a little contrast, blur, noise, compression."""
+    if rng.random() < 0.5:
+        canvas = (canvas - 128) * rng.uniform(0.8, 1.15) + 128 + rng.uniform(-18, 18)
+    if rng.random() < 0.2:
+        canvas = cv2.GaussianBlur(canvas, (0, 0), rng.uniform(0.4, 0.9))
+    if rng.random() < 0.3:
+        noise = rng.standard_normal(canvas.shape[:2], np.float32) * np.float32(rng.uniform(2, 9))
+        canvas = canvas + noise[..., None]
+    picture = np.clip(canvas, 0, 255).astype(np.uint8)
+    if rng.random() < 0.2:
+        quality = [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(45, 92))]
+        decoded = cv2.imdecode(cv2.imencode(".jpg", picture, quality)[1], cv2.IMREAD_COLOR)
+        picture = np.asarray(decoded)
+    return picture
 
 
 class Painter:
@@ -120,21 +144,19 @@ class Painter:
         """Nothing will be pasted over these pixels (H, W) bool."""
         self._taken |= mask
 
-    def add_object(self, label: str, mask: np.ndarray, color: str | None = None) -> None:
-        """Register something that is on the canvas already."""
-        self.labels.append(label)
-        self._colors.append(color)
-        self._masks.append(mask)
-        self._areas.append(float(mask.sum()))
-
     def add_objects(self, labels: Sequence[str]) -> None:
         """Paste a random drawing of each label; one that finds no place is left out."""
         for label in labels:
             for _ in range(8):
-                patch = self._random_patch(label, len(labels))
-                if patch is not None and self._fits(patch):
-                    self._paste(label, patch)
+                if self.try_paste(label, self._random_patch(label, len(labels))):
                     break
+
+    def try_paste(self, label: str, patch: Patch | None) -> bool:
+        """Paste the patch unless it would hide too much, be hidden or lie outside."""
+        if patch is None or not self._fits(patch):
+            return False
+        self._paste(label, patch)
+        return True
 
     def objects(self) -> tuple[SceneObject, ...]:
         return tuple(
@@ -235,26 +257,3 @@ def _draw_scale(rng: np.random.Generator, count: int) -> float:
     if choice < 0.08 + 0.3 / count:
         return rng.uniform(0.42, 0.85)
     return rng.uniform(0.18, 0.48)
-
-
-def _known_labels(background: Background, present: Sequence[str]) -> tuple[str, ...]:
-    unknown = set(UNLABELED_IN_PHOTOGRAPHS) if background.is_photograph else set()
-    return tuple(label for label in LABELS if label not in unknown - set(present))
-
-
-def _photograph_like(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
-    """The finished picture (H, W, 3) uint8: a little contrast, blur, noise, compression."""
-    if rng.random() < 0.5:
-        canvas = (canvas - 128) * rng.uniform(0.8, 1.15) + 128 + rng.uniform(-18, 18)
-    if rng.random() < 0.2:
-        canvas = cv2.GaussianBlur(canvas, (0, 0), rng.uniform(0.4, 0.9))
-    if rng.random() < 0.3:
-        noise = np.empty(canvas.shape[:2], np.float32)
-        cv2.setRNGSeed(int(rng.integers(2**31)))
-        cv2.randn(noise, 0, rng.uniform(2, 9))
-        canvas = canvas + noise[..., None]
-    picture = np.clip(canvas, 0, 255).astype(np.uint8)
-    if rng.random() < 0.2:
-        quality = [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(45, 92))]
-        picture = cv2.imdecode(cv2.imencode(".jpg", picture, quality)[1], cv2.IMREAD_COLOR)
-    return picture

@@ -122,11 +122,11 @@ def place_sprite(
         rgb = repaint(rgb, sprite.surfaces[level], draw_paint(paint, rng))
         color = paint
     premultiplied = cv2.multiply(rgb, cv2.merge([alpha, alpha, alpha]), scale=1 / 255)
-    turn = _random_turn(rng, angle) * (side / max(alpha.shape))
-    return _warp(cv2.merge([premultiplied, alpha]), turn, center_xy, size, color)
+    turn = random_turn(rng, angle) * (side / max(alpha.shape))
+    return warp_patch(cv2.merge([premultiplied, alpha]), turn, center_xy, size, color)
 
 
-def _random_turn(rng: np.random.Generator, angle: float) -> np.ndarray:
+def random_turn(rng: np.random.Generator, angle: float) -> np.ndarray:
     """Rotation by `angle` degrees after a random flip, stretch and shear, (2, 2)."""
     radians = np.deg2rad(angle)
     cos, sin = np.cos(radians), np.sin(radians)
@@ -136,9 +136,13 @@ def _random_turn(rng: np.random.Generator, angle: float) -> np.ndarray:
     return np.array([[cos, -sin], [sin, cos]]) @ shape
 
 
-def _warp(
+def warp_patch(
     rgba: np.ndarray, turn: np.ndarray, center_xy: tuple[float, float], size: int, color: str | None
 ) -> Patch | None:
+    """Premultiplied (H, W, 4) uint8 under the linear map `turn` (2, 2), centred at `center_xy`.
+
+    Cut to a picture of size × size; None when nothing of it falls inside.
+    """
     height, width = rgba.shape[:2]
     half_w, half_h = np.abs(turn) @ (width / 2, height / 2)
     x0, y0 = (
