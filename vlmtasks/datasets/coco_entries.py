@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vlmtasks.datasets.coco import BoxXYWH, ImageId
+from vlmtasks.boxes import SizeWH
+from vlmtasks.datasets.coco import BoxXYWH, ImageId, Segmentation
 from vlmtasks.datasets.json_files import read_json
 from vlmtasks.datasets.problems import is_finite_number, shorten
+from vlmtasks.datasets.rle import check_rle
 
 MAX_COORDINATE = 100_000  # pixels; pycocotools walks along every edge of a polygon
 
@@ -62,3 +64,22 @@ def check_polygon(value: Any) -> list[float]:
     if not all(is_finite_number(number) and abs(number) <= MAX_COORDINATE for number in value):
         raise ValueError(f"segmentation holds {shorten(value)}; its values must be pixels")
     return [float(number) for number in value]
+
+
+def check_segmentation(value: Any, size_wh: SizeWH | None) -> tuple[Segmentation | None, int]:
+    """A mask as polygons or checked run lengths, and how many too short polygons were left out."""
+    if value is None or value == []:
+        return None, 0
+    if isinstance(value, Mapping):
+        rle = check_rle(value)
+        if size_wh and tuple(rle["size"]) != size_wh[::-1]:
+            raise ValueError(
+                f"segmentation has the size {rle['size']} ([height, width]), but the picture has "
+                f"the size {size_wh} (width, height)"
+            )
+        return rle, 0
+    if not isinstance(value, list):
+        raise ValueError(f"segmentation is {shorten(value)}; it must be polygons or run lengths")
+    polygons = [check_polygon(polygon) for polygon in value]
+    kept = [polygon for polygon in polygons if len(polygon) >= 6]
+    return kept or None, len(polygons) - len(kept)

@@ -28,14 +28,14 @@ from vlmtasks.datasets.coco_entries import (
     check_bbox,
     check_image_id,
     check_mapping,
-    check_polygon,
+    check_segmentation,
     check_whole,
     describe,
     load_json,
 )
 from vlmtasks.datasets.json_files import line_of_entry
 from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
-from vlmtasks.datasets.rle import MAX_PIXELS, check_rle, polygons_to_rle, rle_area
+from vlmtasks.datasets.rle import MAX_PIXELS, polygons_to_rle, rle_area
 from vlmtasks.errors import DatasetError
 
 
@@ -135,7 +135,9 @@ class _Reader:
         if category_id not in categories:
             raise ValueError(f"category_id is {category_id}, and no category has this id")
         image = images[image_id]
-        segmentation = self._segmentation(entry.get("segmentation"), image)
+        segmentation, short = check_segmentation(entry.get("segmentation"), image.size_wh)
+        if short:
+            self._repaired["polygons of fewer than three points (left out)"] += short
         bbox = self._bbox(entry.get("bbox"), segmentation, image)
         is_crowd = self._is_crowd(entry)
         area = self._area(entry.get("area"), segmentation, bbox, image)
@@ -154,27 +156,6 @@ class _Reader:
         if doubled and "annotations without id (numbered)" not in self._repaired:
             self._repaired["annotations with the id of another (all numbered anew)"] = doubled
         return tuple(replace(entry, id=number) for number, entry in enumerate(annotations, 1))
-
-    def _segmentation(self, value: Any, image: CocoImage) -> Segmentation | None:
-        if value is None or value == []:
-            return None
-        if isinstance(value, Mapping):
-            rle = check_rle(value)
-            if image.size_wh and tuple(rle["size"]) != image.size_wh[::-1]:
-                raise ValueError(
-                    f"segmentation has the size {rle['size']} ([height, width]), but the picture "
-                    f"has the size {image.size_wh} (width, height)"
-                )
-            return rle
-        if not isinstance(value, list):
-            raise ValueError(
-                f"segmentation is {shorten(value)}; it must be polygons or run lengths"
-            )
-        polygons = [check_polygon(polygon) for polygon in value]
-        kept = [polygon for polygon in polygons if len(polygon) >= 6]
-        if len(kept) < len(polygons):
-            self._repaired["polygons of fewer than three points (left out)"] += 1
-        return kept or None
 
     def _bbox(self, value: Any, segmentation: Segmentation | None, image: CocoImage) -> BoxXYWH:
         if value is not None:

@@ -11,14 +11,14 @@ from vlmtasks.datasets.coco_entries import (
     check_bbox,
     check_image_id,
     check_mapping,
-    check_polygon,
+    check_segmentation,
     check_whole,
     describe,
     load_json,
 )
 from vlmtasks.datasets.json_files import write_json
 from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
-from vlmtasks.datasets.rle import check_rle, polygons_to_rle
+from vlmtasks.datasets.rle import polygons_to_rle
 from vlmtasks.errors import DatasetError
 
 
@@ -79,18 +79,12 @@ def _check_result(row: Any, dataset: CocoDataset, *, may_lack_score: bool) -> di
     }
     if row.get("bbox") is not None:
         result["bbox"] = list(check_bbox(row["bbox"]))
-    segmentation = row.get("segmentation")
     size_wh = dataset.images[image_id].size_wh
-    if isinstance(segmentation, Mapping):
-        result["segmentation"] = check_rle(segmentation)
-        if size_wh and tuple(result["segmentation"]["size"]) != size_wh[::-1]:
-            raise ValueError(
-                f"segmentation has the size {result['segmentation']['size']} ([height, width]), "
-                f"but the picture has the size {size_wh} (width, height)"
-            )
+    segmentation, _ = check_segmentation(row.get("segmentation"), size_wh)
+    if isinstance(segmentation, dict):
+        result["segmentation"] = segmentation
     elif segmentation and size_wh:
-        polygons = [check_polygon(polygon) for polygon in segmentation]
-        result["segmentation"] = polygons_to_rle([p for p in polygons if len(p) >= 6], size_wh)
+        result["segmentation"] = polygons_to_rle(segmentation, size_wh)
     if "bbox" not in result and "segmentation" not in result:
         raise ValueError("has neither bbox nor segmentation")
     score = row.get("score", 1.0 if may_lack_score else None)
