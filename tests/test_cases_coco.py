@@ -17,9 +17,9 @@ from vlmtasks.datasets.coco import write_coco
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.coco_results import read_results, write_results
 from vlmtasks.datasets.problems import DatasetWarning
-from vlmtasks.datasets.rle import check_rle, decode_rle, encode_mask
 from vlmtasks.errors import DatasetError
 from vlmtasks.evaluation.coco_ap import CocoScores, coco_scores
+from vlmtasks.rle import check_rle, decode_rle, encode_rle
 
 BACKENDS = ["pycocotools", pytest.param("faster-coco-eval", id="faster-coco-eval")]
 
@@ -92,7 +92,7 @@ MASK[1:3, 2:5] = 1
     ],
 )
 def test_run_lengths_are_ascii_text_and_go_down_columns(mask: np.ndarray, tmp_path: Path) -> None:
-    rle = encode_mask(mask)
+    rle = encode_rle(mask)
     assert rle == {"size": [4, 6], "counts": "9220003"}
     write_results(tmp_path / "results.json", [result(segmentation=rle)])
     (read,) = json.loads((tmp_path / "results.json").read_text())
@@ -128,7 +128,7 @@ def test_missing_fields_are_filled_in_with_one_warning(missing: dict[str, None])
 
 
 def test_C09_area_comes_from_the_mask_where_there_is_one() -> None:
-    rle = encode_mask(np.ones((80, 100)))
+    rle = encode_rle(np.ones((80, 100)))
     with pytest.warns(DatasetWarning, match="taken from the mask"):
         dataset = read_coco(truth(area=None, segmentation=rle))
     assert dataset.annotations[0].area == 8000

@@ -14,8 +14,8 @@ from vlmtasks.datasets.coco import CocoDataset, annotation_rle, to_coco_dict, wr
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.coco_results import read_results, write_results
 from vlmtasks.datasets.problems import DatasetWarning
-from vlmtasks.datasets.rle import check_rle, decode_rle, encode_mask, rle_area
 from vlmtasks.errors import DatasetError, InputError, VlmtasksError
+from vlmtasks.rle import check_rle, decode_rle, encode_rle, rle_area
 
 SQUARE = [10.0, 10.0, 50.0, 10.0, 50.0, 40.0, 10.0, 40.0]
 
@@ -110,9 +110,13 @@ def test_doubled_annotation_ids_are_numbered_anew() -> None:
         pytest.param(
             {"segmentation": {"size": [100, 60], "counts": [6000]}}, r"\(100, 60\)", id="size-swap"
         ),
-        pytest.param({"segmentation": {"size": [60, 100], "counts": [5]}}, "add up to 5", id="sum"),
         pytest.param(
-            {"segmentation": {"size": [60, 100], "counts": "\x00"}}, "cut or holds", id="bytes"
+            {"segmentation": {"size": [60, 100], "counts": [5]}}, "5 pixels in total", id="sum"
+        ),
+        pytest.param(
+            {"segmentation": {"size": [60, 100], "counts": "\x00"}},
+            "no COCO run lengths",
+            id="bytes",
         ),
     ],
 )
@@ -272,7 +276,7 @@ def test_data_set_is_read_by_supervision(shared_data: Path, tmp_path: Path) -> N
 @given(st.integers(1, 12), st.integers(1, 12), st.randoms())
 def test_run_lengths_round_trip(height: int, width: int, random: Any) -> None:
     mask = np.array([[random.random() < 0.5 for _ in range(width)] for _ in range(height)])
-    rle = encode_mask(mask)
+    rle = encode_rle(mask)
     assert check_rle(rle) == rle
     assert (decode_rle(rle) == mask).all()
     assert rle_area(rle) == mask.sum()

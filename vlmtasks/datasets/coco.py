@@ -12,12 +12,12 @@ from typing import Any
 
 from vlmtasks.boxes import SizeWH
 from vlmtasks.datasets.json_files import write_json
-from vlmtasks.datasets.rle import polygons_to_rle
 from vlmtasks.errors import DatasetError
+from vlmtasks.rle import RLE, coco_mask
 
 ImageId = int | str
 BoxXYWH = tuple[float, float, float, float]
-Segmentation = list[list[float]] | dict[str, Any]  # polygons, or run lengths with `counts` as str
+Segmentation = list[list[float]] | RLE  # polygons, or run lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def to_coco_dict(dataset: CocoDataset) -> dict[str, Any]:
     }
 
 
-def annotation_rle(annotation: CocoAnnotation, image: CocoImage) -> dict[str, Any] | None:
+def annotation_rle(annotation: CocoAnnotation, image: CocoImage) -> RLE | None:
     """Run lengths of an annotation's mask; None when it has none. DatasetError: unknown size."""
     if annotation.segmentation is None:
         return None
@@ -128,6 +128,13 @@ def annotation_rle(annotation: CocoAnnotation, image: CocoImage) -> dict[str, An
             "need; add them to the file"
         )
     return polygons_to_rle(annotation.segmentation, image.size_wh)
+
+
+def polygons_to_rle(polygons: list[list[float]], size_wh: SizeWH) -> RLE:
+    """Run lengths of polygons [x0, y0, x1, y1, …] as pycocotools draws them."""
+    width, height = size_wh
+    rle = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
+    return {"size": [height, width], "counts": rle["counts"].decode("ascii")}
 
 
 def _annotation_dict(number: int, annotation: CocoAnnotation) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from vlmtasks.boxes import SizeWH
 from vlmtasks.datasets.coco import BoxXYWH, ImageId, Segmentation
 from vlmtasks.datasets.json_files import read_json
 from vlmtasks.datasets.problems import is_finite_number, shorten
-from vlmtasks.datasets.rle import check_rle
+from vlmtasks.rle import check_rle
 
 MAX_COORDINATE = 100_000  # pixels; pycocotools walks along every edge of a polygon
 

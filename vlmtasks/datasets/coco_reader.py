@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pycocotools import mask as coco_mask
-
 from vlmtasks.datasets.coco import (
     BoxXYWH,
     CocoAnnotation,
@@ -23,6 +21,7 @@ from vlmtasks.datasets.coco import (
     CocoImage,
     ImageId,
     Segmentation,
+    polygons_to_rle,
 )
 from vlmtasks.datasets.coco_entries import (
     check_bbox,
@@ -35,8 +34,10 @@ from vlmtasks.datasets.coco_entries import (
 )
 from vlmtasks.datasets.json_files import line_of_entry
 from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
-from vlmtasks.datasets.rle import MAX_PIXELS, polygons_to_rle, rle_area
 from vlmtasks.errors import DatasetError
+from vlmtasks.rle import coco_mask, rle_area
+
+MAX_PIXELS = 1 << 31  # pycocotools counts in 32 bits
 
 
 def read_coco(source: str | os.PathLike[str] | Mapping[str, Any]) -> CocoDataset:
@@ -167,7 +168,7 @@ class _Reader:
             xs = [x for polygon in segmentation for x in polygon[0::2]]
             ys = [y for polygon in segmentation for y in polygon[1::2]]
             return min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)
-        x, y, width, height = coco_mask.toBbox(segmentation).tolist()  # type: ignore[arg-type]
+        x, y, width, height = coco_mask.toBbox(segmentation).tolist()
         return x, y, width, height
 
     def _is_crowd(self, entry: Mapping[str, Any]) -> bool:
@@ -187,10 +188,10 @@ class _Reader:
             return float(value)
         if isinstance(segmentation, dict):
             self._repaired["annotations without area (taken from the mask)"] += 1
-            return rle_area(segmentation)
+            return float(rle_area(segmentation))
         if segmentation and image.size_wh:
             self._repaired["annotations without area (taken from the mask)"] += 1
-            return rle_area(polygons_to_rle(segmentation, image.size_wh))
+            return float(rle_area(polygons_to_rle(segmentation, image.size_wh)))
         self._repaired["annotations without area (taken as width × height)"] += 1
         return bbox[2] * bbox[3]
 

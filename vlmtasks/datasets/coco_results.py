@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from vlmtasks.datasets.coco import CocoDataset
+from vlmtasks.datasets.coco import CocoDataset, polygons_to_rle
 from vlmtasks.datasets.coco_entries import (
     check_bbox,
     check_image_id,
@@ -18,7 +18,6 @@ from vlmtasks.datasets.coco_entries import (
 )
 from vlmtasks.datasets.json_files import write_json
 from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
-from vlmtasks.datasets.rle import polygons_to_rle
 from vlmtasks.errors import DatasetError
 
 

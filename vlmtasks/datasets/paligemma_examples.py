@@ -24,9 +24,9 @@ from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.jsonl import TrainingExample
 from vlmtasks.datasets.mask_crops import crop_mask, mask_bins
 from vlmtasks.datasets.paths import find_pictures
-from vlmtasks.datasets.rle import decode_rle, rle_area
 from vlmtasks.errors import DatasetError, InputError
 from vlmtasks.prompts import detect, segment
+from vlmtasks.rle import decode_rle, rle_area
 from vlmtasks.tokens import (
     BOX_SCALE,
     LOC_BINS,

@@ -18,10 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pycocotools import mask as coco_mask
 
+from vlmtasks.boxes import SizeWH
 from vlmtasks.datasets.coco import CocoDataset, ImageId, annotation_rle
 from vlmtasks.errors import DatasetError, InputError, MissingExtraError
+from vlmtasks.rle import RLE, encode_rle, rle_area
 
 Kind = Literal["bbox", "segm"]
 Backend = Literal["pycocotools", "faster-coco-eval"]
@@ -158,12 +159,10 @@ def _truths(
     return truths
 
 
-def _empty_mask(size_wh: tuple[int, int] | None) -> dict[str, Any]:
+def _empty_mask(size_wh: SizeWH | None) -> RLE:
     """An object without mask among others with one: nothing can match it."""
     width, height = size_wh or (1, 1)
-    return coco_mask.frPyObjects(
-        {"size": [height, width], "counts": [height * width]}, height, width
-    )  # type: ignore
+    return encode_rle(np.zeros((height, width), np.bool_))
 
 
 def _rows(
@@ -180,7 +179,7 @@ def _rows(
             continue
         if result["category_id"] not in dataset.categories:
             continue
-        area = value[2] * value[3] if kind == "bbox" else float(coco_mask.area(value))
+        area = value[2] * value[3] if kind == "bbox" else float(rle_area(value))
         rows.append(
             {
                 "id": len(rows) + 1,
