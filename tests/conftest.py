@@ -22,3 +22,12 @@ def shared_data() -> Path:
             "real test data is absent: put it in ../shared/data or set VLMTASKS_TEST_DATA to its folder"
         )
     return folder
+
+
+@pytest.fixture(scope="session")
+def drawings() -> None:
+    """The demo's rendered drawings; tests that need them skip where they were never fetched."""
+    from vlmtasks.demo.assets import PACKS, drawings_path
+
+    if not all(drawings_path(vendor).is_file() for vendor in PACKS):
+        pytest.skip("the demo's drawings are not in the cache: python -m vlmtasks.demo.assets")

@@ -1,7 +1,10 @@
 """Emoji drawings as pixels: npm packs of SVG, rendered once and cached.
 
+    python -m vlmtasks.demo.assets        fetches and renders all of them
+
 The table below names the drawings that clearly show one object of a class; it was checked by eye.
 The packs are `@iconify-json/<vendor>`; the cache folder is `VLMTASKS_CACHE` or ~/.cache/vlmtasks.
+Licences: noto, noto-v1, fxemoji Apache-2.0; fluent-emoji, fluent-emoji-flat MIT; twemoji CC-BY-4.0.
 """
 
 import json
@@ -94,12 +97,15 @@ _FXEMOJI_NAMES = {
     "guitar": "guitar",
 }
 
-# shows another thing (racket, hoop, hearts), text that `ocr` would have to read, or no clear object
+# shows another thing (racket, hoop, hearts), text that `ocr` would have to read, no clear object
 _REJECTED = {
     "noto": "tennis",
-    "noto-v1": "tennis basketball taxi oncoming-taxi derelict-house",
-    "fluent-emoji": "tennis kissing-cat",
-    "fluent-emoji-flat": "tennis kissing-cat",
+    "noto-v1": "tennis basketball taxi oncoming-taxi derelict-house "
+    # these are not in the pack
+    "black-cat guide-dog service-dog cupcake cup-with-straw bubble-tea softball leafless-tree "
+    "hyacinth lotus",
+    "fluent-emoji": "tennis kissing-cat leafless-tree",
+    "fluent-emoji-flat": "tennis kissing-cat leafless-tree",
     "twemoji": "racing-car airplane-departure airplane-arrival umbrella-with-rain-drops",
 }
 
@@ -132,6 +138,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("VLMTASKS_CACHE", Path.home() / ".cache" / "vlmtasks"))
 
 
+def drawings_path(vendor: str) -> Path:
+    """Where the rendered drawings of a vendor lie in the cache."""
+    return cache_folder() / f"drawings-{vendor}-{PACKS[vendor]}-{SIDE}-{_RENDERING}.npz"
+
+
 def drawing_names(vendor: str) -> list[tuple[str, str]]:
     """(label, drawing name) of all chosen drawings of a vendor, in class order."""
     table = _FXEMOJI_NAMES if vendor == "fxemoji" else _NAMES
@@ -149,59 +160,51 @@ def pack_path(vendor: str) -> Path:
 def fetch_pack(vendor: str) -> Path:
     """The npm tarball of a vendor, fetched with `npm pack` when it is not in the cache."""
     path = pack_path(vendor)
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        package = f"@iconify-json/{vendor}@{PACKS[vendor]}"
+    if path.is_file():
+        return path
+    package = f"@iconify-json/{vendor}@{PACKS[vendor]}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
         subprocess.run(["npm", "pack", "--silent", package], cwd=path.parent, check=True)
-    if not path.is_file():
-        raise MissingFileError(f"npm pack left no {path.name}; fetch {path.parent} by hand")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise MissingFileError(
+            f"npm could not fetch {package} ({error}); put its tarball at {path}"
+        ) from error
     return path
 
 
 @cache
 def load_drawings(vendor: str) -> tuple[Drawing, ...]:
     """All chosen drawings of a vendor; the first call fetches and renders them."""
+    path = drawings_path(vendor)
     chosen = drawing_names(vendor)
-    path = cache_folder() / f"drawings-{vendor}-{PACKS[vendor]}-{SIDE}-{_RENDERING}.npz"
     stored = dict(np.load(path)) if path.is_file() else {}
-    if not {name for _, name in chosen} <= stored.keys() | _known_absent(stored):
+    if not {name for _, name in chosen} <= stored.keys():
         stored = _render_pack(vendor, [name for _, name in chosen])
-        np.savez_compressed(path, **stored)  # type: ignore[arg-type]
-    return tuple(
-        Drawing(vendor, name, label, stored[name]) for label, name in chosen if name in stored
-    )
-
-
-def _known_absent(stored: dict) -> set[str]:
-    return set(stored["absent"].tolist()) if "absent" in stored else set()
+        # several processes may do this at once: each replaces the whole file
+        draft = path.with_name(f"{os.getpid()}-{path.name}")
+        np.savez_compressed(draft, **stored)  # type: ignore[arg-type]
+        draft.replace(path)
+    return tuple(Drawing(vendor, name, label, stored[name]) for label, name in chosen)
 
 
 def _render_pack(vendor: str, names: list[str]) -> dict[str, np.ndarray]:
     with tarfile.open(fetch_pack(vendor)) as tar:
-        file = tar.extractfile("package/icons.json")
-        assert file is not None
-        pack = json.load(file)
+        pack = json.load(tar.extractfile("package/icons.json"))  # type: ignore[arg-type]
     rendered = {}
-    absent = []
     for name in names:
         icon = _find_icon(pack, name)
-        if icon is None:
-            absent.append(name)
-            continue
-        width = icon.get("width", pack.get("width", 16))
-        height = icon.get("height", pack.get("height", 16))
-        rgba = _render_svg(icon["body"], width, height)
+        rgba = _render_svg(icon["body"], icon.get("width", pack["width"]), pack["height"])
         if vendor in _WATER_VENDORS and name in _NAMES["boat"].split():
             rgba = _drain(rgba)
         rendered[name] = _keep_largest_part(rgba) if name in _LARGEST_PART else rgba
-    rendered["absent"] = np.array(absent, dtype=str)
     return rendered
 
 
-def _find_icon(pack: dict, name: str) -> dict | None:
+def _find_icon(pack: dict, name: str) -> dict:
     while name in pack.get("aliases", {}):
         name = pack["aliases"][name]["parent"]
-    return pack["icons"].get(name)
+    return pack["icons"][name]
 
 
 def _render_svg(body: str, width: int, height: int) -> np.ndarray:
@@ -240,3 +243,12 @@ def _drain(rgba: np.ndarray) -> np.ndarray:
     dry = rgba.copy()
     dry[wet] = 0
     return _keep_largest_part(dry)
+
+
+def main() -> None:
+    for vendor in PACKS:
+        print(f"{vendor}: {len(load_drawings(vendor))} drawings in {drawings_path(vendor)}")
+
+
+if __name__ == "__main__":
+    main()

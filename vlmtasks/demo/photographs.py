@@ -148,7 +148,7 @@ def split_files(names: list[str], split: Split) -> set[str]:
 
 
 def change_colors(rng: np.random.Generator, picture: np.ndarray) -> np.ndarray:
-    """(H, W, 3) uint8 with other hues, saturation, cast and gamma, or in grey; one in eight as is."""
+    """(H, W, 3) uint8 with other hues, saturation, cast and gamma, or grey; one in eight as is."""
     if rng.random() < 0.125:
         return picture
     hsv = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)

@@ -3,8 +3,10 @@
 python -m vlmtasks.demo.scenes --split test --count 500 --seed 1 --out DIR
 """
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -257,3 +259,20 @@ def _draw_scale(rng: np.random.Generator, count: int) -> float:
     if choice < 0.08 + 0.3 / count:
         return rng.uniform(0.42, 0.85)
     return rng.uniform(0.18, 0.48)
+
+
+def main() -> None:
+    from vlmtasks.demo.scene_files import write_scenes  # it imports this module
+
+    parser = argparse.ArgumentParser(description="Write scenes as pictures with COCO annotations.")
+    parser.add_argument("--split", choices=("train", "val", "test"), required=True)
+    parser.add_argument("--count", type=int, default=60, help="number of scenes (60)")
+    parser.add_argument("--seed", type=int, default=0, help="scenes differ from seed to seed (0)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    options = parser.parse_args()
+    scenes = [scene_at(options.seed, index, options.split) for index in range(options.count)]
+    write_scenes(scenes, options.out)
+
+
+if __name__ == "__main__":
+    main()
