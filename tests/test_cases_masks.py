@@ -1,0 +1,121 @@
+"""The reported problems of masks (M…), and inputs of the same kinds, one line each."""
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from vlmtasks.masks import Masks, paste_mask
+from vlmtasks.rle import decode_rle
+from vlmtasks.tokens import parse_objects
+
+FULL = np.ones((64, 64), np.float32)
+CAT = "<loc0256><loc0128><loc0768><loc0512>"
+TINY = "<loc0500><loc0500><loc0501><loc0501>"
+
+# id, box tokens, (width, height), values, foreground pixels, their bounding box (x, y, w, h)
+CASES = [
+    ("M01-1024x512", CAT, (1024, 512), FULL, 98304, [128, 128, 384, 256]),
+    ("M01-640x480", CAT, (640, 480), FULL, 57600, [80, 120, 240, 240]),
+    ("M03", CAT, (640, 480), -FULL, 0, [0, 0, 0, 0]),
+    ("M03-zero-is-background", CAT, (640, 480), 0 * FULL, 0, [0, 0, 0, 0]),
+    ("M05-640x480", TINY, (640, 480), FULL, 0, [0, 0, 0, 0]),
+    ("M05-100x80", TINY, (100, 80), FULL, 0, [0, 0, 0, 0]),
+    ("M10", "<loc0000><loc0512><loc1023><loc0513>", (2000, 10), FULL, 9, [1000, 0, 1, 9]),
+    ("M10-row", "<loc0512><loc0000><loc0513><loc1023>", (10, 2000), FULL, 9, [0, 1000, 9, 1]),
+    (
+        "corner-first",
+        "<loc0000><loc0000><loc0512><loc0512>",
+        (100, 80),
+        FULL,
+        2000,
+        [0, 0, 50, 40],
+    ),
+    (
+        "corner-last",
+        "<loc0512><loc0512><loc1023><loc1023>",
+        (100, 80),
+        FULL,
+        49 * 39,
+        [50, 40, 49, 39],
+    ),
+    ("whole", "<loc0000><loc0000><loc1023><loc1023>", (100, 80), FULL, 99 * 79, [0, 0, 99, 79]),
+    ("one-pixel-picture", "<loc0000><loc0000><loc1023><loc1023>", (1, 1), FULL, 0, [0, 0, 0, 0]),
+    ("truncated-edges", "<loc0001><loc0001><loc0019><loc0019>", (100, 100), FULL, 1, [0, 0, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "values", "area", "box_xywh"),
+    [case[1:] for case in CASES],
+    ids=[case[0] for case in CASES],
+)
+def test_case(tokens, size, values, area, box_xywh):
+    [found] = parse_objects(f"{tokens} cat", size)
+    masks = Masks([values], [found.box_xyxy], size)
+    width, height = size
+    assert masks[0].shape == (height, width)
+    assert masks[0].dtype == np.bool_
+    assert masks[0].sum() == masks.area(0) == area
+    rle = masks.rle(0)
+    assert rle["size"] == [height, width]
+    assert coco_mask.toBbox(rle).tolist() == box_xywh
+    assert (decode_rle(rle) == masks[0]).all()
+
+
+def test_m03_counts_are_one_run():
+    assert Masks([-FULL], [(0, 0, 6, 4)], (6, 4)).rle(0) == {"size": [4, 6], "counts": "h0"}
+
+
+def test_m05_object_and_float_box_are_kept():
+    [found] = parse_objects(f"{TINY} cat", (640, 480))
+    assert found.problem is None
+    assert found.box_xyxy == (312.5, 234.375, 313.125, 234.84375)
+
+
+def test_p24_masks_stay_with_their_objects():
+    masks = Masks([FULL, None], [(0, 0, 4, 4), (4, 4, 8, 8)], (8, 8))
+    assert len(masks) == 2
+    assert [mask.sum() for mask in masks] == [16, 0]
+    assert [masks.has_mask(i) for i in range(2)] == [True, False]
+    assert masks.dense().shape == (2, 8, 8)
+
+
+def test_values_not_pixels_are_resized():
+    """Four foreground cells: thresholding first and nearest pixels would give a square."""
+    values = np.full((64, 64), -1, np.float32)
+    values[31:33, 31:33] = 1
+    along = (np.arange(640) + 0.5) / 10  # in cells, whose centres are at 31.5 and 32.5
+    weight = np.clip(1.5 - abs(along - 32), 0, 1)
+    expected = 2 * np.outer(weight, weight) - 1 > 0
+    assert (paste_mask(values, (0, 0, 640, 640), (640, 640)) == expected).all()
+
+
+BEYOND = [
+    pytest.param((-10, -10, 10, 10), 100, id="left-top"),
+    pytest.param((90, 70, 200, 200), 100, id="right-bottom"),
+    pytest.param((-50, -50, 150, 130), 8000, id="around"),
+    pytest.param((-1e9, -1e9, 1e9, 1e9), 8000, id="around-far"),
+    pytest.param((-1e15, 0, 1e15, 80), 8000, id="around-very-far"),
+    pytest.param((0, 0, 1e300, 1e300), 8000, id="endless"),
+    pytest.param((100, 0, 200, 80), 0, id="right-of-it"),
+    pytest.param((-20, 0, -10, 80), 0, id="left-of-it"),
+    pytest.param((10, 10, 10, 20), 0, id="no-width"),
+    pytest.param((10.2, 10, 10.9, 20), 0, id="within-a-pixel"),
+    pytest.param((20, 20, 10, 10), 0, id="reversed"),
+    pytest.param((-0.5, -0.5, 1.5, 1.5), 1, id="half-pixels"),
+]
+
+
+@pytest.mark.parametrize(("box", "area"), BEYOND)
+def test_boxes_beyond_the_picture_are_cut(box, area):
+    mask = paste_mask(FULL, box, (100, 80))
+    assert mask.shape == (80, 100)
+    assert mask.sum() == area
+    assert Masks([FULL], [box], (100, 80)).area(0) == area
+
+
+def test_a_cut_box_shows_the_same_pixels():
+    values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    whole = paste_mask(values, (100, 100, 300, 260), (400, 400))
+    cut = paste_mask(values, (-50, -40, 150, 120), (100, 80))
+    assert (cut == whole[140:220, 150:250]).mean() > 0.999
