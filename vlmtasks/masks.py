@@ -8,7 +8,7 @@ is cut off.
 """
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -120,6 +120,13 @@ class Masks:
         """Whether the object has a mask at all; one without foreground counts."""
         return self._items[index] is not None
 
+    def content(self, index: int) -> Hashable:
+        """What one mask is made of; equal content means equal pixels in equal boxes."""
+        item = self._items[index]
+        if isinstance(item, dict):
+            return item["counts"]
+        return None if item is None else (item[0].tobytes(), item[1].tobytes())
+
     def dense(self) -> NDArray[np.bool_]:
         """All masks at once, (N, H, W); N times the pixels of the picture in memory."""
         width, height = self.image_size
@@ -139,6 +146,21 @@ class Masks:
         if item is not None:
             _paste(columns[y0:y1], *item, (x0, y0, x1, y1))
         return pack_runs(column_runs(columns, height * x0, height * width), height, width)
+
+    def resized(self, image_size: SizeWH) -> "Masks":
+        """The same masks for the same picture in another size; 64×64 values lose nothing."""
+        size_wh = check_image_size(image_size)
+        factors = np.array(size_wh * 2) / np.array(self.image_size * 2)
+        masks = Masks([], [], size_wh)
+        items: list[_Item] = []
+        for item in self._items:
+            if isinstance(item, dict):
+                pixels = Image.fromarray(decode_rle(item)).resize(size_wh, Image.Resampling.NEAREST)
+                items.append(encode_rle(np.asarray(pixels)))
+            else:
+                items.append(None if item is None else (item[0], item[1] * factors))
+        masks._items = tuple(items)
+        return masks
 
     def area(self, index: int) -> int:
         """Foreground pixels of one mask."""

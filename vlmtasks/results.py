@@ -1,0 +1,280 @@
+"""What was found in a picture, and the forms that other tools want it in."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vlmtasks import exports
+from vlmtasks.boxes import SizeWH, check_boxes, check_image_size, pixels_to_norm, xyxy_to_xywh
+from vlmtasks.errors import InputError
+from vlmtasks.generation import FinishReason
+from vlmtasks.masks import Masks
+from vlmtasks.rle import RLE
+from vlmtasks.tokens import BoxXYXY, ParsedObject
+
+if TYPE_CHECKING:
+    import supervision
+    import torch
+
+
+@dataclass(frozen=True, eq=False)
+class Detection:
+    """One object. box_xyxy: (x0, y0, x1, y1) in float pixels; score: 0..1."""
+
+    label: str
+    score: float
+    box_xyxy: BoxXYXY
+    masks: Masks | None = None  # of this object alone
+
+    @property
+    def mask(self) -> NDArray[np.bool_] | None:
+        """Pixels (H, W) of the picture; None for an object without mask."""
+        return self.masks[0] if self.masks is not None and self.masks.has_mask(0) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """The objects of one picture, in the order in which the model named them.
+
+    boxes_xyxy: (N, 4) float32, corners (x0, y0, x1, y1) in pixels, not rounded; (0, 4) for none.
+    labels: N names as the model wrote them.
+    scores: (N,) float32.
+    image_size: (width, height) in pixels of the upright picture.
+    masks: N masks, or None when no masks were asked for.
+    text: the answer of the model.
+    finish_reason: "stop", or "length" when the answer was cut and objects may be missing.
+    dropped: the records of the answer that are no objects; each says why in `.problem`.
+
+    `found[0]` is a Detection; a slice, a list of indices or a bool array gives fewer Detections.
+    InputError when the parts do not fit together.
+    """
+
+    boxes_xyxy: NDArray[np.float32]
+    labels: tuple[str, ...]
+    scores: NDArray[np.float32]
+    image_size: SizeWH
+    masks: Masks | None = None
+    text: str = ""
+    finish_reason: FinishReason = "stop"
+    dropped: tuple[ParsedObject, ...] = ()
+
+    def __post_init__(self) -> None:
+        size_wh = check_image_size(self.image_size)
+        boxes = check_boxes(self.boxes_xyxy).astype(np.float32)
+        if (boxes[:, 2:] < boxes[:, :2]).any():
+            raise InputError("boxes_xyxy holds a reversed box; rows are x0, y0, x1 ≥ x0, y1 ≥ y0")
+        scores = np.array(self.scores, dtype=np.float32)
+        if scores.shape != (len(boxes),) or not np.isfinite(scores).all():
+            raise InputError(f"scores must be {len(boxes)} finite numbers, one for each box")
+        labels = tuple(self.labels)
+        if len(labels) != len(boxes) or not all(isinstance(label, str) for label in labels):
+            raise InputError(f"labels must be {len(boxes)} str, one for each box, not {labels!r}")
+        if self.masks is not None and (
+            len(self.masks) != len(boxes) or self.masks.image_size != size_wh
+        ):
+            raise InputError(f"{self.masks} do not fit {len(boxes)} boxes in {size_wh}")
+        if self.finish_reason not in ("stop", "length"):
+            raise InputError(f"finish_reason is {self.finish_reason!r}; it must be stop or length")
+        boxes.flags.writeable = scores.flags.writeable = False
+        for name, value in (
+            ("image_size", size_wh),
+            ("boxes_xyxy", boxes),
+            ("scores", scores),
+            ("labels", labels),
+            ("dropped", tuple(self.dropped)),
+        ):
+            object.__setattr__(self, name, value)
+
+    # --- looking at it ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Detection]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Detection: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | NDArray[Any]) -> "Detections": ...
+    def __getitem__(self, index: Any) -> "Detection | Detections":
+        chosen = np.arange(len(self))[list(index) if isinstance(index, Sequence) else index]
+        masks = None if self.masks is None else self.masks[np.atleast_1d(chosen)]
+        if np.ndim(chosen) == 0:
+            x0, y0, x1, y1 = self.boxes_xyxy[chosen].tolist()
+            return Detection(
+                self.labels[chosen], float(self.scores[chosen]), (x0, y0, x1, y1), masks
+            )
+        return replace(
+            self,
+            boxes_xyxy=self.boxes_xyxy[chosen],
+            labels=tuple(self.labels[i] for i in chosen),
+            scores=self.scores[chosen],
+            masks=masks,
+        )
+
+    def __repr__(self) -> str:
+        width, height = self.image_size
+        counts = ", ".join(f"{n} {label!r}" for label, n in Counter(self.labels).items())
+        extra = f", {len(self.dropped)} dropped" if self.dropped else ""
+        extra += ", cut" if self.finish_reason == "length" else ""
+        return f"Detections({counts or 'nothing'} in {width}×{height} pixels{extra})"
+
+    @property
+    def boxes_xywh(self) -> NDArray[np.float32]:
+        """(N, 4) float32: x, y, width, height in pixels, as COCO has them."""
+        return xyxy_to_xywh(self.boxes_xyxy).astype(np.float32)
+
+    @property
+    def boxes_norm(self) -> NDArray[np.float32]:
+        """(N, 4) float32: corners as fractions of width and height."""
+        return pixels_to_norm(self.boxes_xyxy, self.image_size).astype(np.float32)
+
+    def rle(self, index: int) -> RLE | None:
+        """COCO run lengths of one object's mask; None for an object without mask."""
+        if self.masks is None or not self.masks.has_mask(index):
+            return None
+        return self.masks.rle(index)
+
+    def deduplicated(self) -> "Detections":
+        """Without exact repetitions (same label, same box, same mask); the first one stays."""
+        first: dict[Any, int] = {}
+        for index in range(len(self)):
+            mask = None if self.masks is None else self.masks.content(index)
+            key = self.labels[index], self.boxes_xyxy[index].tobytes(), mask
+            first.setdefault(key, index)
+        return self if len(first) == len(self) else self[list(first.values())]
+
+    def plot(self, image: Any, **style: Any) -> Image.Image:
+        """A new picture with boxes, labels and masks. See `vlmtasks.draw.draw_detections`."""
+        from vlmtasks.draw import draw_detections
+
+        return draw_detections(image, self, **style)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, floats and str, nothing rounded; masks as COCO run lengths."""
+        objects = []
+        for index, found in enumerate(self):
+            entry: dict[str, Any] = {
+                "label": found.label,
+                "score": found.score,
+                "box_xyxy": list(found.box_xyxy),
+            }
+            if self.masks is not None:
+                entry["mask"] = self.rle(index)
+            objects.append(entry)
+        return {
+            "image_size": list(self.image_size),
+            "objects": objects,
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "dropped": [
+                {
+                    "problem": record.problem,
+                    "label": record.label,
+                    "loc_yxyx": list(record.loc_yxyx),
+                    "span": list(record.span),
+                }
+                for record in self.dropped
+            ],
+        }
+
+    def to_json(self, *, ensure_ascii: bool = True, indent: int | None = None) -> str:
+        """`to_dict` as JSON; ASCII unless told otherwise, so that any console can print it."""
+        return json.dumps(self.to_dict(), ensure_ascii=ensure_ascii, indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Detections":
+        """The inverse of `to_dict`. InputError for anything else."""
+        try:
+            objects = saved["objects"]
+            size_wh = check_image_size(saved["image_size"])
+            has_masks = any("mask" in entry for entry in objects)
+            return cls(
+                boxes_xyxy=check_boxes([entry["box_xyxy"] for entry in objects]),  # type: ignore[arg-type]
+                labels=tuple(entry["label"] for entry in objects),
+                scores=[entry["score"] for entry in objects],  # type: ignore[arg-type]
+                image_size=size_wh,
+                masks=Masks.from_rles([entry.get("mask") for entry in objects], size_wh)
+                if has_masks
+                else None,
+                text=saved.get("text", ""),
+                finish_reason=saved.get("finish_reason", "stop"),
+                dropped=tuple(_read_dropped(record) for record in saved.get("dropped", ())),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"these are no saved detections: {error!r}; see to_dict") from error
+
+    def save(self, path: str | os.PathLike[str], image: Any = None, **style: Any) -> None:
+        """Write a .json file, or with any suffix of a picture the overlay on `image`."""
+        path = Path(path)
+        if path.suffix.lower() == ".json":
+            path.write_text(self.to_json(ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+            return
+        if path.suffix.lower() not in Image.registered_extensions():
+            raise InputError(f"{str(path)!r} must end in .json, .png, .jpg or another picture type")
+        if image is None:
+            raise InputError(f"to draw {str(path)!r} the picture is needed: save(path, image)")
+        self.plot(image, **style).save(path)
+
+    # --- other formats; see vlmtasks.exports -----------------------------------------------------
+
+    def to_coco(
+        self, image_id: int | str, category_ids: Any, *, keep_unknown: bool = False
+    ) -> list[dict[str, Any]]:
+        """Entries of a COCO results file: image_id, category_id, bbox, score; masks as RLE.
+
+        category_ids: {name: id}, COCO's list of categories, or `CocoCategories`; compared without
+            case and with blanks collapsed.
+        keep_unknown: give labels that are no category a new id, in the `CocoCategories` that was
+            passed. Otherwise they are left out, and one log message counts them.
+        """
+        return exports.to_coco(self, image_id, category_ids, keep_unknown=keep_unknown)
+
+    @classmethod
+    def from_coco(
+        cls,
+        entries: Sequence[Mapping[str, Any]],
+        image_size: SizeWH,
+        category_ids: Any,
+        *,
+        image_id: int | str | None = None,
+    ) -> "Detections":
+        """The inverse of `to_coco`, for the entries of one picture, or those of `image_id`.
+
+        Labels are the names of the categories. Segmentation must be run lengths; a missing score is
+        1. InputError for entries that are no results.
+        """
+        return cls(**exports.from_coco(entries, image_size, category_ids, image_id=image_id))
+
+    def to_torchvision(self, category_ids: Any = None) -> "dict[str, torch.Tensor]":
+        """What torchvision's detectors return: boxes, labels, scores and, if any, masks (uint8).
+
+        labels: ids of `category_ids`; without it 1, 2, … in order of appearance, since 0 is the
+            background there. InputError for a label that is no category.
+        """
+        return exports.to_torchvision(self, category_ids)
+
+    def to_supervision(self, category_ids: Any = None) -> "supervision.Detections":
+        """`supervision.Detections`, with the labels in data["class_name"].
+
+        class_id: ids of `category_ids`; without it 0, 1, … in order of appearance.
+        MissingExtraError when the package is not installed.
+        """
+        return exports.to_supervision(self, category_ids)
+
+
+def _read_dropped(record: Mapping[str, Any]) -> ParsedObject:
+    start, stop = record["span"]
+    bins = tuple(record["loc_yxyx"])
+    return ParsedObject(record["label"], bins, None, None, record["problem"], (start, stop))
