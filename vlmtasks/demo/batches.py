@@ -50,7 +50,7 @@ def batches(
     vocabulary: DemoVocabulary, seed: int, batch_size: int, prompts: int,
     *, first: int = 0, photos: Path | None = None,
 ) -> Iterator[Batch]:  # fmt: skip
-    """Endless batches from number `first` on; batch n depends on nothing but n and the arguments."""
+    """Endless batches from number `first` on; batch n depends on n and the arguments only."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue(AHEAD)
     worker = context.Process(
@@ -130,7 +130,6 @@ class BatchMaker:
             chars=_patch_chars(scene),
         )
         return targets, codes
-
 
     def _prompt_ids(self, example: Example, scene: Scene, codes: np.ndarray) -> PromptIds:
         """Answers name the taught bins and the codes of the mask within them."""

@@ -19,6 +19,7 @@ GRID = IMAGE_SIZE // PATCH_SIZE
 POSITION_DIMS = 32  # of the tower's width, where patch positions live at the start
 # (dx, dy) in patches that the heads of the even and odd layers look at first
 EVEN_OFFSETS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
+RESIDUAL_OUTPUTS = ("out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight")
 ODD_OFFSETS = ((-1, -1), (1, -1), (-1, 1), (1, 1), (-2, 0), (2, 0))
 
 
@@ -119,7 +120,7 @@ def _start_tower(model: PaliGemma) -> None:
 
 
 def _shift(frequencies: Tensor, dx: float, dy: float) -> Tensor:
-    """The matrix that turns the position features of a patch into those of its (dx, dy) neighbour."""
+    """The matrix from the position features of a patch to those of its (dx, dy) neighbour."""
     blocks = []
     for distance in (dx, dy):
         cos, sin = (

@@ -22,9 +22,9 @@ def packed_loss(
     vocabulary: DemoVocabulary,
     spread: float,
 ) -> dict[str, Tensor]:
-    """All prompts of a picture in one sequence; image tokens see images only, prompts not each other.
+    """All prompts of a picture in one sequence behind its image tokens (B, S, D).
 
-    image_tokens: (B, S, D).
+    Image tokens see image tokens only, prompts do not see each other.
     """
     S = image_tokens.shape[1]
     longest = max(sum(len(p.prefix) + len(p.suffix) for p in row) for row in prompts)

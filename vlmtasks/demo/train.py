@@ -52,7 +52,7 @@ class Stage:
 
 
 STAGES = {
-    "tower": Stage("tower", 6000, 24, 0, 5e-3, 2e-3, 1.0, 1.0, (2.5, 0.7)),
+    "tower": Stage("tower", 6000, 24, 0, 2e-3, 1e-3, 1.0, 1.0, (2.5, 0.7)),
     "decoder": Stage("decoder", 4000, 16, 8, 3e-3, 1.5e-3, 0.3, 0.3, (1.5, 0.4)),
     "official": Stage("official", 1200, 12, 4, 1e-3, 5e-4, 0.3, 0.1, (0.4, 0.0)),
 }
@@ -129,7 +129,10 @@ class Trainer:
         if stage is not None:
             self.optimizers = optimizers(self.model, self.heads, stage)
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                peaks = [group["peak"] for group in optimizer.param_groups]
                 optimizer.load_state_dict(saved)
+                for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                    group["peak"] = peak  # the plan's, should it have changed
 
 
 def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.optim.Optimizer]:

@@ -11,7 +11,7 @@ EOS_ID, BOS_ID = 1, 2
 
 @dataclass(frozen=True)
 class PromptIds:
-    """One prompt with its answer: prefix = bos … newline, suffix = answer and eos; task for the log."""
+    """One prompt with its answer: prefix is bos … newline, suffix is answer and eos."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
