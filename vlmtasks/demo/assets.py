@@ -194,7 +194,8 @@ def _render_pack(vendor: str, names: list[str]) -> dict[str, np.ndarray]:
     rendered = {}
     for name in names:
         icon = _find_icon(pack, name)
-        rgba = _render_svg(icon["body"], icon.get("width", pack["width"]), pack["height"])
+        width, height = (icon.get(side, pack[side]) for side in ("width", "height"))
+        rgba = _render_svg(icon["body"], width, height)
         if vendor in _WATER_VENDORS and name in _NAMES["boat"].split():
             rgba = _drain(rgba)
         rendered[name] = _keep_largest_part(rgba) if name in _LARGEST_PART else rgba
@@ -207,7 +208,7 @@ def _find_icon(pack: dict, name: str) -> dict:
     return pack["icons"][name]
 
 
-def _render_svg(body: str, width: int, height: int) -> np.ndarray:
+def _render_svg(body: str, width: float, height: float) -> np.ndarray:
     try:
         import resvg_py
     except ImportError as error:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from vlmtasks.demo.backgrounds import (
     UNLABELED_IN_PHOTOGRAPHS,
@@ -33,6 +32,7 @@ from vlmtasks.demo.scenes import (
 )
 from vlmtasks.demo.sprites import Patch, random_turn, warp_patch
 from vlmtasks.errors import MissingFileError
+from vlmtasks.rle import decode_rle
 
 DEVELOPMENT_COUNT = 60
 """Pictures of the training part that are kept for validation, the last ones by their hash."""
@@ -133,7 +133,7 @@ def load_pets(folder: Path, split: Split) -> dict[str, tuple[Pet, ...]]:
         name = files[annotation["image_id"]]
         if name in chosen:
             label = names[annotation["category_id"]]
-            mask = coco_mask.decode(annotation["segmentation"])
+            mask = decode_rle(annotation["segmentation"])
             pets[label].append(_read_pet(folder / "pets" / "images" / name, label, mask))
     return {label: tuple(group) for label, group in pets.items()}
 

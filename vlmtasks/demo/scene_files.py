@@ -6,11 +6,11 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from vlmtasks.demo.classes import LABELS
 from vlmtasks.demo.prompts import caption_of, description_of
 from vlmtasks.demo.scenes import Scene, SceneObject
+from vlmtasks.rle import encode_rle
 
 _LINE_COLORS = ((255, 60, 60), (60, 220, 60), (70, 140, 255), (255, 220, 0), (255, 70, 255))
 _SHEET_ZOOM = 2
@@ -62,8 +62,6 @@ def _file_name(index: int) -> str:
 
 def _annotation(number: int, image_id: int, item: SceneObject) -> dict:
     x1, y1, x2, y2 = item.box_xyxy
-    rle = coco_mask.encode(np.asfortranarray(item.mask.astype(np.uint8)))
-    counts = rle["counts"]
     return {
         "id": number,
         "image_id": image_id,
@@ -71,10 +69,7 @@ def _annotation(number: int, image_id: int, item: SceneObject) -> dict:
         "bbox": [x1, y1, x2 - x1, y2 - y1],
         "area": int(item.mask.sum()),
         "iscrowd": 0,
-        "segmentation": {
-            "size": list(item.mask.shape),
-            "counts": counts.decode() if isinstance(counts, bytes) else counts,
-        },
+        "segmentation": encode_rle(item.mask),
         "color": item.color,
     }
 
