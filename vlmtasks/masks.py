@@ -150,6 +150,8 @@ class Masks:
     def resized(self, image_size: SizeWH) -> "Masks":
         """The same masks for the same picture in another size; 64×64 values lose nothing."""
         size_wh = check_image_size(image_size)
+        if size_wh == self.image_size:
+            return self
         factors = np.array(size_wh * 2) / np.array(self.image_size * 2)
         masks = Masks([], [], size_wh)
         items: list[_Item] = []
@@ -188,14 +190,15 @@ def check_map(values: ArrayLike) -> NDArray[np.float32]:
     return array.astype(np.float32)
 
 
-def _pixel_edges(box_xyxy: NDArray[np.float64]) -> tuple[int, int, int, int]:
+def pixel_edges(box_xyxy: Sequence[float] | NDArray[np.float64]) -> tuple[int, int, int, int]:
+    """The whole pixels (x0, y0, x1, y1) over which the mask of a box of float pixels is pasted."""
     left, top, right, bottom = (int(edge) for edge in box_xyxy)
     return left, top, right, bottom
 
 
 def _visible(box_xyxy: NDArray[np.float64], image_size: SizeWH) -> tuple[int, int, int, int]:
     """Pixel edges (x0, y0, x1, y1) of the part of a box that lies in the picture; or zeros."""
-    left, top, right, bottom = _pixel_edges(box_xyxy)
+    left, top, right, bottom = pixel_edges(box_xyxy)
     width, height = image_size
     x0, y0, x1, y1 = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
     return (x0, y0, x1, y1) if x1 > x0 and y1 > y0 else (0, 0, 0, 0)
@@ -210,7 +213,7 @@ def _paste(
     """Write the foreground of the visible part of a box to `pixels`, which has just its shape."""
     if pixels.size == 0:
         return
-    left, top, right, bottom = _pixel_edges(box_xyxy)
+    left, top, right, bottom = pixel_edges(box_xyxy)
     x0, y0, x1, y1 = visible
     image = Image.fromarray(values)
     x_scale, y_scale = MAP_SIZE / (right - left), MAP_SIZE / (bottom - top)

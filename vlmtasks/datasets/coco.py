@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from vlmtasks.boxes import SizeWH
+from vlmtasks.categories import normalize_name
 from vlmtasks.datasets.json_files import write_json
 from vlmtasks.errors import DatasetError
 from vlmtasks.rle import RLE, coco_mask
@@ -64,21 +65,30 @@ class CocoDataset:
         return grouped
 
     def category_id(self, name: str) -> int | None:
-        """The id of a category by its name, case and outer blanks aside; None for no such name.
+        """The id of a category by its name, case and blanks aside; None for no such name.
 
         The same spelling is preferred where names differ by case only. Of categories with the same
         name (some tools add one for the group) the one with the most annotations is taken.
         """
-        wanted = name.strip()
-        exact = self._ids.get(wanted)
-        return self._ids.get(wanted.casefold()) if exact is None else exact
+        exact = self._exact_ids.get(name)
+        return self._ids.get(normalize_name(name)) if exact is None else exact
+
+    def names(self) -> list[str]:
+        """The category names in the order of the file, each once, case and blanks aside."""
+        return [name for key, name in self.categories.items() if self.category_id(name) == key]
+
+    @cached_property
+    def _exact_ids(self) -> dict[str, int]:
+        return {self.categories[key]: key for key in self._rarest_first}
 
     @cached_property
     def _ids(self) -> dict[str, int]:
+        return {normalize_name(self.categories[key]): key for key in self._rarest_first}
+
+    @cached_property
+    def _rarest_first(self) -> list[int]:
         uses = Counter(annotation.category_id for annotation in self.annotations)
-        rarest_first = sorted(self.categories, key=lambda key: uses[key])
-        exact = {self.categories[key]: key for key in rarest_first}
-        return {self.categories[key].casefold(): key for key in rarest_first} | exact
+        return sorted(self.categories, key=uses.__getitem__)
 
     def subset(self, image_ids: Iterable[ImageId]) -> "CocoDataset":
         """The same data set with only these pictures, in the order of the file."""
