@@ -1,7 +1,7 @@
 """Boxes, labels and masks on a picture, legible on a thumbnail and on a poster."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -160,8 +160,9 @@ def _draw_mask(
     y0, x0 = rows[0], columns[0]
     inside = mask[y0 : rows[-1] + 1, x0 : columns[-1] + 1]
     region = canvas[y0 : rows[-1] + 1, x0 : columns[-1] + 1]
-    tinted = region[inside] * (1 - _MASK_OPACITY) + np.array(colour) * _MASK_OPACITY
-    region[inside] = np.rint(tinted).astype(np.uint8)
+    plain = np.full_like(region, colour)
+    tinted = cv2.addWeighted(region, 1 - _MASK_OPACITY, plain, _MASK_OPACITY, 0)
+    np.copyto(region, tinted, where=inside[:, :, None])
     outlines, _ = cv2.findContours(
         inside.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE, offset=(int(x0), int(y0))
     )
@@ -180,7 +181,8 @@ def _draw_box(canvas: NDArray[np.uint8], corners: _Corners, colour: Colour, styl
 
 
 def _tag_text(label: str, score: float | None) -> str:
-    words = " ".join(label.split())
+    printable = label.encode("utf-8", "replace").decode()  # half a surrogate pair has no glyph
+    words = " ".join(printable.split())
     return words if score is None else f"{words} {score:.2f}".strip()
 
 
@@ -257,15 +259,14 @@ def _luminance(colour: Colour) -> float:
 
 
 def _font_for(text: str, letters: int) -> Any:
-    """Pillow's own font, or the first installed one that has every letter of the text."""
-    own = _load_font(None, letters)
-    if _has_letters(own, text):
-        return own
+    """Pillow's own font, or of those that are installed the one that lacks the fewest letters."""
+    best = _load_font(None, letters)
+    fewest = _missing_letters(best, text)
     for name in _FONTS:
-        font = _load_font(name, letters)
-        if font is not None and _has_letters(font, text):
-            return font
-    return own
+        font = _load_font(name, letters) if fewest else None
+        if font is not None and _missing_letters(font, text) < fewest:
+            best, fewest = font, _missing_letters(font, text)
+    return best
 
 
 @lru_cache(maxsize=64)
@@ -278,8 +279,8 @@ def _load_font(name: str | None, letters: int) -> Any:
         return None
 
 
-def _has_letters(font: Any, text: Sequence[str]) -> bool:
+def _missing_letters(font: Any, text: str) -> int:
     missing = bytes(font.getmask("\U0010fffe"))  # the box that stands for a missing letter
-    return all(
-        character.isspace() or bytes(font.getmask(character)) != missing for character in set(text)
+    return sum(
+        not letter.isspace() and bytes(font.getmask(letter)) == missing for letter in set(text)
     )

@@ -68,11 +68,11 @@ class Detections:
 
     def __post_init__(self) -> None:
         size_wh = check_image_size(self.image_size)
-        boxes = check_boxes(self.boxes_xyxy).astype(np.float32)
+        boxes = _float32(check_boxes(self.boxes_xyxy), "boxes_xyxy")
         if (boxes[:, 2:] < boxes[:, :2]).any():
             raise InputError("boxes_xyxy holds a reversed box; rows are x0, y0, x1 ≥ x0, y1 ≥ y0")
-        scores = np.array(self.scores, dtype=np.float32)
-        if scores.shape != (len(boxes),) or not np.isfinite(scores).all():
+        scores = _float32(self.scores, "scores")
+        if scores.shape != (len(boxes),):
             raise InputError(f"scores must be {len(boxes)} finite numbers, one for each box")
         labels = tuple(self.labels)
         if len(labels) != len(boxes) or not all(isinstance(label, str) for label in labels):
@@ -272,6 +272,18 @@ class Detections:
         MissingExtraError when the package is not installed.
         """
         return exports.to_supervision(self, category_ids)
+
+
+def _float32(values: Any, name: str) -> NDArray[np.float32]:
+    """A copy that is float32 and finite."""
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values).astype(np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is {str(values)[:80]}; it must be numbers") from None
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} must be finite numbers; it holds NaN, infinity or 1e39 and more")
+    return array
 
 
 def _read_dropped(record: Mapping[str, Any]) -> ParsedObject:

@@ -1,0 +1,190 @@
+"""The reported problems of COCO export (C…, P26, P29), from an answer to the entries."""
+
+import json
+
+import numpy as np
+import pytest
+
+from vlmtasks.categories import CocoCategories
+from vlmtasks.errors import InputError
+from vlmtasks.generation import Generation
+from vlmtasks.results import Detections
+from vlmtasks.rle import decode_rle
+from vlmtasks.tasks import DETECT, SEGMENT
+
+CAT = "<loc0256><loc0128><loc0768><loc0512>"
+DOG = "<loc0100><loc0200><loc0300><loc0400>"
+SEG = "".join(f"<seg{code:03d}>" for code in range(16))
+PETS = {"cat": 3, "dog": 7}
+
+
+class Codec:
+    """Stands for the mask codec: every mask has the same value everywhere."""
+
+    def __init__(self, value=1.0):
+        self.value = value
+
+    def decode(self, codes):
+        return np.full((len(codes), 64, 64), self.value, np.float32)
+
+
+def detected(text, size=(640, 480)):
+    return DETECT.parse(Generation(text, (), (), "stop"), image_size=size)
+
+
+def segmented(text, size=(640, 480), value=1.0):
+    return SEGMENT.parse(Generation(text, (), (), "stop"), image_size=size, codec=Codec(value))
+
+
+def test_c13_box_is_x_y_width_height():
+    found = Detections(np.array([(10, 20, 40, 60)]), ("cat",), np.array([0.5]), (100, 80))
+    assert found.to_coco(7, PETS) == [
+        {"image_id": 7, "category_id": 3, "bbox": [10.0, 20.0, 30.0, 40.0], "score": 0.5}
+    ]
+
+
+def test_c05_c07_counts_are_str_and_size_is_height_width():
+    mask = np.zeros((1, 4, 6), bool)
+    mask[0, 1:3, 2:5] = True
+    from vlmtasks.masks import Masks
+
+    found = Detections(
+        np.array([(2, 1, 5, 3)]), ("cat",), np.array([1]), (6, 4), Masks.from_dense(mask, (6, 4))
+    )
+    [entry] = json.loads(json.dumps(found.to_coco("a", PETS)))
+    assert entry["segmentation"] == {"size": [4, 6], "counts": "9220003"}
+    assert entry["area"] == 6
+    assert entry["image_id"] == "a"
+    assert (decode_rle(entry["segmentation"]) == mask[0]).all()
+
+
+def test_c18_unknown_labels_are_left_out_and_counted(caplog):
+    [entry] = detected(f"{CAT} catt ; {DOG} dog").to_coco(1, PETS)
+    assert entry["category_id"] == 7
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 detection with unknown label: catt"
+    ]
+
+
+def test_c18_several_unknown_labels(caplog):
+    text = f"{CAT} catt ; {DOG} catt ; {DOG}"
+    assert detected(text).to_coco(1, PETS) == []
+    assert caplog.records[0].getMessage() == (
+        "3 detections with unknown label: catt (2×), (no label)"
+    )
+
+
+def test_c18_unknown_labels_may_become_categories(caplog):
+    categories = CocoCategories(PETS)
+    entries = detected(f"{CAT} catt ; {DOG} dog").to_coco(1, categories, keep_unknown=True)
+    assert [entry["category_id"] for entry in entries] == [8, 7]
+    assert categories.to_list()[-1] == {"id": 8, "name": "catt"}
+    assert not caplog.records
+    with pytest.raises(InputError, match="keep_unknown needs"):
+        detected("").to_coco(1, PETS, keep_unknown=True)
+
+
+def test_c11_ids_with_gaps():
+    categories = [
+        {"id": 90, "name": "toothbrush"},
+        {"id": 13, "name": "stop sign"},
+        {"id": 1, "name": "person"},
+    ]
+    [entry] = detected(f"{CAT} stop sign").to_coco(1, categories)
+    assert entry["category_id"] == 13
+
+
+def test_p29_case_and_blanks_do_not_matter():
+    found = detected(f"{CAT} stop  sign")
+    assert found.labels == ("stop  sign",)
+    categories = CocoCategories([{"id": 13, "name": "Stop Sign"}])
+    [entry] = found.to_coco(1, categories)
+    assert categories.name(entry["category_id"]) == "Stop Sign"
+
+
+@pytest.mark.parametrize("text", ["", " \n", "no", "cat", "the quick brown fox"], ids=repr)
+def test_p26_nothing_found(text):
+    found = detected(text)
+    assert found.boxes_xyxy.shape == (0, 4)
+    assert found.to_coco(1, PETS) == []
+    assert json.dumps(found.to_coco(1, PETS)) == "[]"
+    assert segmented(text).masks.dense().shape == (0, 480, 640)
+
+
+def test_p16_no_negative_sides():
+    found = detected("<loc0768><loc0128><loc0256><loc0512> cat")
+    assert found.to_coco(1, PETS) == []
+    assert [record.problem for record in found.dropped] == ["reversed box"]
+
+
+def test_p18_repetitions_are_removed_on_request():
+    found = detected(" ; ".join([f"{CAT} cat"] * 3 + [f"{DOG} cat"]))
+    assert len(found) == 4
+    assert len(found.deduplicated()) == 2
+    assert found.deduplicated().boxes_xyxy.tolist() == [
+        [80, 120, 320, 360],
+        [125, 46.875, 250, 140.625],
+    ]
+
+
+def test_p24_mask_belongs_to_its_object():
+    found = segmented(f"{CAT}{SEG} cat ; {DOG} dog")
+    with_mask, without = found.to_coco(1, PETS)
+    assert with_mask["area"] == 57600
+    assert "segmentation" not in without
+    assert found.masks.dense().shape == (2, 480, 640)
+
+
+def test_m03_all_background():
+    [entry] = segmented(f"{CAT}{SEG} cat", (6, 4), value=-1.0).to_coco(1, PETS)
+    assert entry["segmentation"] == {"size": [4, 6], "counts": "h0"}
+    assert entry["area"] == 0
+    assert entry["bbox"] == [0.75, 1.0, 2.25, 2.0]
+
+
+@pytest.mark.parametrize("text", [f"{CAT}{SEG} cat ; {DOG} dog", f"{CAT} cat", ""], ids=len)
+def test_there_and_back(text):
+    found = segmented(text)
+    entries = json.loads(json.dumps(found.to_coco(5, PETS)))
+    others = [{"image_id": 6, "category_id": 99, "bbox": [0, 0, 1, 1], "score": 1}]
+    back = Detections.from_coco(entries + others, (640, 480), PETS, image_id=5)
+    assert back.to_coco(5, PETS) == entries
+    assert back.labels == found.labels
+    assert (back.boxes_xyxy == found.boxes_xyxy).all()
+    if back.masks is not None:
+        assert (back.masks.dense() == found.masks.dense()).all()
+
+
+def test_labels_come_back_as_the_data_set_spells_them():
+    entries = detected(f"{CAT} stop  sign").to_coco(1, {"Stop Sign": 13})
+    assert Detections.from_coco(entries, (640, 480), {"Stop Sign": 13}).labels == ("Stop Sign",)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([{"image_id": 1, "category_id": 99, "bbox": [0, 0, 1, 1]}], "category id 99"),
+        ([{"image_id": 1, "category_id": 3}], "no COCO results"),
+        ([{"bbox": [0, 0, 1, 1]}], "no COCO results"),
+        ([{"category_id": 3, "bbox": [0, 0, 1]}], "no COCO results"),
+        ([{"category_id": 3, "bbox": [0, 0, -1, 1]}], "reversed box"),
+        ([{"category_id": 3, "bbox": [0, 0, float("nan"), 1]}], "NaN"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": "high"}], "no COCO results"),
+        (
+            [{"category_id": 3, "bbox": [0, 0, 1, 1], "segmentation": [[0, 0, 1, 1, 1, 0]]}],
+            "run lengths",
+        ),
+        ([3], "no COCO results"),
+        (3, "no COCO results"),
+    ],
+    ids=repr,
+)
+def test_entries_that_are_no_results(entries, message):
+    with pytest.raises(InputError, match=message):
+        Detections.from_coco(entries, (640, 480), PETS)
+
+
+@pytest.mark.parametrize("image_id", [None, 1.5, True, [1]], ids=repr)
+def test_image_id(image_id):
+    with pytest.raises(InputError, match="image_id"):
+        detected("").to_coco(image_id, PETS)
