@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from vlmtasks.demo import backgrounds
-from vlmtasks.demo.backgrounds import PATTERNS, crop_photograph, make_background, resize_square
+from vlmtasks.demo.backgrounds import crop_photograph, make_background, resize_square
+from vlmtasks.demo.patterns import PATTERNS
 
 PAINTERS = [painter for family in PATTERNS.values() for painter in family]
 

@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vlmtasks.demo.backgrounds import Split, random_color
+from vlmtasks.demo.backgrounds import Split
+from vlmtasks.demo.patterns import random_color
 from vlmtasks.demo.words import TEST_WORDS, TRAIN_WORDS
 from vlmtasks.errors import MissingExtraError
 
