@@ -133,7 +133,7 @@ class Style:
     @classmethod
     def for_size(cls, size_wh: tuple[int, int]) -> "Style":
         side = float(np.sqrt(size_wh[0] * size_wh[1]))
-        letters = max(10, round(side * 0.026))
+        letters = max(11, round(side * 0.026))
         return cls(line=max(1, round(side * 0.0036)), letters=letters, pad=max(1, letters // 5))
 
 
@@ -173,8 +173,8 @@ def _draw_box(canvas: NDArray[np.uint8], corners: _Corners, colour: Colour, styl
     x0, y0, x1, y1 = corners
     if style.line > 1:  # a dark rim, or the line is lost on a background of its colour
         rim = style.line + max(2, style.line // 2)
-        cv2.rectangle(canvas, (x0, y0), (x1, y1), _DARK, rim, cv2.LINE_AA)
-    cv2.rectangle(canvas, (x0, y0), (x1, y1), colour, style.line, cv2.LINE_AA)
+        cv2.rectangle(canvas, (x0, y0), (x1, y1), _DARK, rim)
+    cv2.rectangle(canvas, (x0, y0), (x1, y1), colour, style.line)
 
 
 # --- labels --------------------------------------------------------------------------------------
