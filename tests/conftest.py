@@ -1,7 +1,9 @@
 """Fixtures shared by all tests."""
 
 import os
+import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,13 +15,23 @@ settings.load_profile("any-speed")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_configure() -> None:
+    """A fresh seed for the parity tests of this run, unless the caller gives one."""
+    os.environ.setdefault("VLMTASKS_PARITY_SEED", str(secrets.randbits(32)))
+
+
+def pytest_report_header() -> str:
+    return f"parity tests: VLMTASKS_PARITY_SEED={os.environ['VLMTASKS_PARITY_SEED']}"
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real files; tests that need it skip where it is absent."""
     folder = Path(os.environ.get("VLMTASKS_TEST_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(
-            "real test data is absent: put it in ../shared/data or set VLMTASKS_TEST_DATA to its folder"
+            "real test data is absent: put it in ../shared/data or set VLMTASKS_TEST_DATA to its "
+            "folder"
         )
     return folder
 
@@ -31,3 +43,24 @@ def drawings() -> None:
 
     if not all(drawings_path(vendor).is_file() for vendor in PACKS):
         pytest.skip("the demo's drawings are not in the cache: python -m vlmtasks.demo.assets")
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder with random weights, 32 px, its own tokenizer and no mask codec."""
+    from tiny_checkpoints import tiny_folder
+
+    return tiny_folder(tmp_path_factory.mktemp("tiny") / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def tiny_codec() -> Any:
+    """A mask codec with random weights."""
+    import torch
+
+    from vqvae import MaskCodec
+    from vqvae.model import MaskVQVAE
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return MaskCodec(MaskVQVAE().eval().requires_grad_(False))

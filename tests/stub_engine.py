@@ -1,0 +1,106 @@
+"""An engine without a network: it says what a test wants and remembers what it was asked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vlmtasks.generation import Generation
+
+
+class LetterVocabulary:
+    """Implements vlmtasks.tokens.TokenVocabulary: loc, seg, then one id for each Unicode letter."""
+
+    loc_start = 3
+    seg_start = 3 + 1024
+    letters = 3 + 1024 + 128
+    size = letters + 0x110000
+    end_ids = frozenset((0, 1, 2))
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        return "".join(map(self._token, ids))
+
+    def encode(self, text: str) -> list[int]:
+        ids = []
+        while text:
+            number = text[4:].partition(">")[0]
+            if text.startswith(("<loc", "<seg")) and number.isdigit():
+                start = self.loc_start if text.startswith("<loc") else self.seg_start
+                ids.append(start + int(number))
+                text = text[5 + len(number) :]
+            else:
+                ids.append(self.letters + ord(text[0]))
+                text = text[1:]
+        return ids
+
+    def _token(self, token_id: int) -> str:
+        if token_id < self.seg_start:
+            return f"<loc{token_id - self.loc_start:04d}>"
+        if token_id < self.letters:
+            return f"<seg{token_id - self.seg_start:03d}>"
+        return chr(token_id - self.letters)
+
+
+@dataclass(frozen=True)
+class StubEncoded:
+    image_size: tuple[int, int]
+    colour: tuple[int, int, int]
+
+
+class StubEngine:
+    """The interface of `vlmtasks.engine.Engine` as far as the API uses it.
+
+    answer: what it says, or a function of prompt and encoded picture. It is cut at max_new_tokens.
+    encoded: the pictures that passed through the vision tower, batch by batch.
+    prompts, keywords: of every call of generate.
+    """
+
+    def __init__(
+        self,
+        answer: str | Callable[[str, StubEncoded], str] = "",
+        *,
+        metadata: dict[str, Any] | None = None,
+        context: int = 4096,
+    ) -> None:
+        self.answer = answer
+        self.metadata = metadata or {}
+        self.folder = Path("stub")
+        self.vocabulary = LetterVocabulary()
+        self.context = context
+        self.encoded: list[list[tuple[int, int]]] = []
+        self.prompts: list[list[str]] = []
+        self.keywords: list[dict[str, Any]] = []
+
+    def encode_image(self, pictures: Sequence[Image.Image]) -> list[StubEncoded]:
+        assert all(picture.mode == "RGB" for picture in pictures)
+        self.encoded.append([picture.size for picture in pictures])
+        return [StubEncoded(p.size, p.getpixel((0, 0))) for p in pictures]  # type: ignore[arg-type]
+
+    def room(self, image: StubEncoded, prompt: str) -> int:
+        return self.context - len(prompt)
+
+    def generate(
+        self,
+        images: Sequence[StubEncoded],
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int,
+        **keywords: Any,
+    ) -> list[Generation]:
+        assert len(images) == len(prompts)
+        self.prompts.append(list(prompts))
+        self.keywords.append({"max_new_tokens": max_new_tokens, **keywords})
+        return [
+            self._say(prompt, image, max_new_tokens)
+            for prompt, image in zip(prompts, images, strict=True)
+        ]
+
+    def _say(self, prompt: str, image: StubEncoded, limit: int) -> Generation:
+        text = self.answer if isinstance(self.answer, str) else self.answer(prompt, image)
+        ids = self.vocabulary.encode(text)
+        reason = "stop" if len(ids) < limit else "length"
+        ids = ids[:limit]
+        logprobs = (-0.5,) * len(ids)
+        return Generation(self.vocabulary.decode(ids), tuple(ids), logprobs, reason)

@@ -1,0 +1,5 @@
+"""`python -m vlmtasks` is the command `vlmtasks`."""
+
+from vlmtasks.cli import main
+
+main()

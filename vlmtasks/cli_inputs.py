@@ -1,0 +1,81 @@
+"""What a command line names: pictures first, words last."""
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmtasks.errors import InputError
+
+PICTURE_SUFFIXES = frozenset(
+    ".avif .bmp .gif .jfif .jpe .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split()
+)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One picture that was asked for, or the reason why there is none.
+
+    name: the path as results show it.
+    error: None, or why this part of the command line names no picture.
+    """
+
+    name: str
+    error: str | None = None
+
+
+def split_words(positional: Sequence[str], option: str | None, needs: str) -> tuple[list[str], str]:
+    """Split `PICTURE... WORDS` into pictures and words.
+
+    option: the words when they came by an option; then everything positional is a picture.
+    needs: the sentence that says what is needed, such as "detect needs a class name".
+    InputError when the words or the pictures are missing.
+    """
+    if option is not None:
+        return list(positional), option
+    *pictures, words = positional
+    if looks_like_picture(words):
+        raise InputError(f"{needs} after the pictures; the last word given is {words!r}")
+    if not pictures:
+        raise InputError(f"{needs} and a picture before it; only {words!r} was given")
+    return pictures, words
+
+
+def looks_like_picture(word: str) -> bool:
+    """Whether a word is meant as a picture or a folder rather than as a class or a question."""
+    if Path(word).suffix.lower() in PICTURE_SUFFIXES:
+        return os.path.isfile(word) or not any(letter.isspace() for letter in word)
+    return ("/" in word or os.sep in word) and os.path.exists(word)
+
+
+def find_pictures(arguments: Iterable[str]) -> list[Input]:
+    """Every picture that is named, in order.
+
+    A folder stands for the pictures directly in it and a pattern (`*`, `?`, `[…]`, `**`) for the
+    pictures that match it, both sorted by name; hidden files are left out. Whatever names nothing
+    stays in the list with its error. A file is taken as it is: nobody looks into it here.
+    """
+    found: list[Input] = []
+    for argument in arguments:
+        if os.path.isdir(argument):
+            names = _pictures_in(os.path.join(argument, name) for name in os.listdir(argument))
+            found += names or [Input(argument, "the folder holds no pictures")]
+        elif os.path.exists(argument):
+            found.append(Input(argument))
+        elif glob.has_magic(argument):
+            names = _pictures_in(glob.glob(argument, recursive=True))
+            found += names or [Input(argument, "no picture matches this pattern")]
+        else:
+            found.append(Input(argument, "there is no such file"))
+    return found
+
+
+def _pictures_in(paths: Iterable[str]) -> list[Input]:
+    return [
+        Input(path)
+        for path in sorted(paths)
+        if Path(path).suffix.lower() in PICTURE_SUFFIXES
+        and not os.path.basename(path).startswith(".")
+        and os.path.isfile(path)
+    ]

@@ -1,0 +1,154 @@
+"""Where results of the command line go: lines of JSON, one COCO list, pictures with overlays.
+
+JSON is written in ASCII, so that every console and every file can hold it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from vlmtasks import prompts
+from vlmtasks.cli_inputs import PICTURE_SUFFIXES, Input
+from vlmtasks.errors import InputError
+from vlmtasks.generation import Generation
+from vlmtasks.images import open_image
+from vlmtasks.results import Detections
+
+Answer = Detections | Generation
+
+
+class Output(Protocol):
+    """Takes results in order; `place` counts the pictures of the command line from 0."""
+
+    def add(self, place: int, answer: Answer) -> None: ...
+    def add_error(self, place: int, error: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One line for each picture, written at once: the result, or {"image": …, "error": …}."""
+
+    def __init__(self, stream: TextIO, inputs: Sequence[Input]) -> None:
+        self._stream = stream
+        self._inputs = inputs
+
+    def add(self, place: int, answer: Answer) -> None:
+        if isinstance(answer, Detections):
+            self._write(place, answer.to_dict())
+        else:
+            text = answer.text.strip()
+            self._write(place, {"text": text, "finish_reason": answer.finish_reason})
+
+    def add_error(self, place: int, error: str) -> None:
+        self._write(place, {"error": error})
+
+    def close(self) -> None:
+        """Everything is written already."""
+
+    def _write(self, place: int, content: dict[str, Any]) -> None:
+        line = json.dumps({"image": self._inputs[place].name, **content}, allow_nan=False)
+        print(line, file=self._stream, flush=True)
+
+
+class CocoList:
+    """One list of COCO results, written at the end; pictures that failed are not in it.
+
+    image_id: the number in the file name where every picture has one of its own, as COCO's have
+        ("000000397133.jpg"); otherwise 1, 2, 3 … in the order of the pictures.
+    category_id: 1, 2, 3 … in the order in which the classes were asked for.
+    """
+
+    def __init__(self, stream: TextIO, inputs: Sequence[Input], labels: str | None) -> None:
+        self._stream = stream
+        self._image_ids = image_ids(inputs)
+        self._categories = None if labels is None else prompts.class_names(labels)
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, place: int, answer: Answer) -> None:
+        image_id = self._image_ids[place]
+        if isinstance(answer, Detections):
+            self._rows += answer.to_coco(image_id, self._categories)
+        else:
+            self._rows.append({"image_id": image_id, "caption": answer.text.strip()})
+
+    def add_error(self, place: int, error: str) -> None:
+        """Told on stderr; COCO results have no place for it."""
+
+    def close(self) -> None:
+        rows = ",\n".join(json.dumps(row, allow_nan=False) for row in self._rows)
+        print(f"[{rows}]", file=self._stream, flush=True)
+
+
+def image_ids(inputs: Sequence[Input]) -> list[int]:
+    """The COCO image ids of the pictures, see `CocoList`."""
+    stems = [Path(picture.name).stem for picture in inputs]
+    numbers = [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]
+    if len(set(numbers)) == len(stems):
+        return numbers
+    return list(range(1, len(stems) + 1))
+
+
+@contextmanager
+def open_output(path: Path | None, inputs: Sequence[Input]) -> Iterator[TextIO]:
+    """stdout, or the file `path` in UTF-8. InputError when that is one of the pictures."""
+    if path is None:
+        yield sys.stdout
+        return
+    if path.resolve() in _resolved(inputs):
+        raise InputError(f"--output {path} is one of the pictures; choose another name")
+    with open(path, "w", encoding="utf-8", newline="\n") as stream:
+        yield stream
+
+
+class Overlays:
+    """Pictures with what was found drawn on them.
+
+    target: a folder, which is made if need be; or for one picture a file; None draws nothing.
+    In a folder x.jpg becomes x_detect.png, and a second x.jpg of another folder x_detect-2.png.
+    Pictures of the command line are never written over.
+    """
+
+    def __init__(self, target: Path | None, inputs: Sequence[Input], task: str) -> None:
+        self._target = target
+        self._inputs = inputs
+        self._task = task
+        self._taken = _resolved(inputs)
+        self._is_file = (
+            target is not None and not target.is_dir() and target.suffix.lower() in PICTURE_SUFFIXES
+        )
+        if self._is_file and target is not None:
+            if len(inputs) != 1:
+                raise InputError(
+                    f"--save {target} is one file for {len(inputs)} pictures; name a folder"
+                )
+            if target.resolve() in self._taken:
+                raise InputError(f"--save {target} is the picture itself; choose another name")
+        elif target is not None:
+            target.mkdir(parents=True, exist_ok=True)
+
+    def draw(self, place: int, answer: Answer) -> Path | None:
+        """Draw one result; the file that was written."""
+        if self._target is None or not isinstance(answer, Detections):
+            return None
+        picture = self._inputs[place].name
+        path = self._target if self._is_file else self._free_name(Path(picture).stem)
+        answer.save(path, open_image(picture))
+        return path
+
+    def _free_name(self, stem: str) -> Path:
+        assert self._target is not None
+        number = 1
+        while True:
+            suffix = "" if number == 1 else f"-{number}"
+            path = self._target / f"{stem}_{self._task}{suffix}.png"
+            if path.resolve() not in self._taken:
+                self._taken.add(path.resolve())
+                return path
+            number += 1
+
+
+def _resolved(inputs: Sequence[Input]) -> set[Path]:
+    return {Path(picture.name).resolve() for picture in inputs}

@@ -1,0 +1,131 @@
+"""What one command line does: ask about every picture, write each result as soon as it is there."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vlmtasks.api import LazyVLM
+from vlmtasks.cli_inputs import Input, find_pictures
+from vlmtasks.cli_outputs import Answer, CocoList, JsonLines, Output, Overlays, open_output
+from vlmtasks.errors import VlmtasksError
+from vlmtasks.results import Detections
+from vlmtasks.tasks import TASKS
+
+if TYPE_CHECKING:
+    from vlmtasks.cli import Common
+
+_Ask = Callable[[Sequence[str]], list[Any]]  # paths → an Answer or an ImageError for each
+
+FINE, SOME_FAILED, REFUSED, STOPPED, NO_READER = 0, 1, 2, 130, 141
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command line.
+
+    names: files, folders, patterns. arguments: those of the task's prompt.
+    save, form, mask_codec: the options that not every task has.
+    """
+
+    task: str
+    names: list[str]
+    common: "Common"
+    arguments: dict[str, Any]
+    save: Path | None = None
+    form: Literal["json", "coco"] = "json"
+    mask_codec: Path | None = None
+
+
+def run(job: Job) -> int:
+    """Do it and return the exit status. Nothing but results goes to stdout."""
+    written = failed = 0
+    try:
+        for picture_failed in _answer_all(job):
+            written += 1
+            failed += picture_failed
+    except KeyboardInterrupt:
+        say(f"vlmtasks {job.task}: stopped")
+        return STOPPED
+    except BrokenPipeError:
+        # The reader left, as `head` does; Python must not flush to it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+    except (VlmtasksError, OSError) as error:
+        say(f"vlmtasks {job.task}: {error}")
+        return SOME_FAILED if written else REFUSED
+    return SOME_FAILED if failed and not job.common.keep_going else FINE
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _answer_all(job: Job) -> Iterator[bool]:
+    """Write the result of every picture; for each, whether it failed."""
+    inputs = find_pictures(job.names)
+    ask = _asker(job)
+    ask([])  # tells of wrong arguments before anything is opened or loaded
+    overlays = Overlays(job.save, inputs, job.task)
+    with open_output(job.common.output, inputs) as stream:
+        output: Output = (
+            CocoList(stream, inputs, job.arguments.get("labels"))
+            if job.form == "coco"
+            else JsonLines(stream, inputs)
+        )
+        with closing(output):
+            for place, answer in enumerate(_answers(ask, inputs, job.common.batch_size)):
+                failed = isinstance(answer, str)
+                if failed:
+                    output.add_error(place, answer)
+                    told = answer
+                else:
+                    output.add(place, answer)
+                    told = _summary(answer)
+                    if overlay := overlays.draw(place, answer):
+                        told += f", drawn in {overlay}"
+                if failed or not job.common.quiet:
+                    say(f"[{place + 1}/{len(inputs)}] {inputs[place].name}: {told}")
+                yield failed
+
+
+def _answers(ask: _Ask, inputs: Sequence[Input], batch_size: int) -> Iterator[Answer | str]:
+    """For every picture its answer, or why there is none."""
+    for start in range(0, len(inputs), batch_size):
+        batch = inputs[start : start + batch_size]
+        answers = iter(ask([picture.name for picture in batch if picture.error is None]))
+        for picture in batch:
+            answer = picture.error or next(answers)
+            yield str(answer) if isinstance(answer, VlmtasksError) else answer
+
+
+def _summary(answer: Answer) -> str:
+    if isinstance(answer, Detections):
+        told = f"{len(answer)} object{'' if len(answer) == 1 else 's'}"
+        if answer.dropped:
+            told += f", {len(answer.dropped)} malformed left out"
+    else:
+        told = f"{len(answer.text)} letters"
+    return told + (", cut at the longest answer allowed" * (answer.finish_reason == "length"))
+
+
+def _asker(job: Job) -> _Ask:
+    """A function that asks about some pictures; those that cannot be read give their error."""
+    common = job.common
+    model = LazyVLM(
+        common.model, device=common.device, dtype=common.dtype, mask_codec=job.mask_codec
+    )
+    options: dict[str, Any] = {"batch_size": common.batch_size, "on_error": "return"}
+    if common.max_new_tokens is not None:
+        options["max_new_tokens"] = common.max_new_tokens
+    if job.task in ("detect", "segment"):
+        verb = getattr(model, job.task)
+        return lambda names: verb(list(names), job.arguments["labels"], **options)
+    task = TASKS[job.task]
+    prompt = task.prompt(**job.arguments)
+    options.setdefault("max_new_tokens", task.max_new_tokens)
+    return lambda names: model.generate(list(names), prompt, **options)
