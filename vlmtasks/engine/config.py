@@ -165,9 +165,14 @@ class PaliGemmaConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of a `config.json` that `from_dict` and transformers both read."""
-        text = {key: value for key, value in asdict(self.text_config).items() if value is not None}
+        text = asdict(self.text_config)
         if self.text_config.model_type == "gemma2":
+            # None is written: transformers takes its own defaults where a key is absent
             text["hidden_activation"] = text.pop("hidden_act")
+            if self.text_config.query_pre_attn_scalar is None:
+                text["query_pre_attn_scalar"] = self.text_config.head_dim
+        else:
+            text = {key: value for key, value in text.items() if value is not None}
         return {
             "architectures": ["PaliGemmaForConditionalGeneration"],
             "model_type": "paligemma",

@@ -38,10 +38,11 @@ class Tokenizer:
         self.loc_start = self._run(LOC_TOKENS)
         self.seg_start = self._run(SEG_TOKENS)
         self.image_id: int | None = tokenizer.token_to_id(IMAGE_TOKEN)
-        self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values())
+        added = tokenizer.get_added_tokens_decoder()
+        self.size = max(tokenizer.get_vocab_size(), 1 + max(added, default=0))
         self.end_ids = frozenset((self.pad_id, self.eos_id, self.bos_id))
         self._silent = self.end_ids | ({self.image_id} if self.image_id is not None else set())
-        special = [t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special]
+        special = [t.content for t in added.values() if t.special]
         literals = [token for token in (*special, IMAGE_TOKEN) if len(token) > 1]
         self._literals_and_codes = re.compile(_inside(literals, "seg"))
         self._all_markers = re.compile(_inside(literals, "seg|loc"))
