@@ -200,9 +200,9 @@ def test_what_is_no_saved_detections(saved):
 
 def test_save_json(found, tmp_path):
     path = tmp_path / "found.json"
-    dataclasses.replace(found, labels=("猫", "b", "c")).save(path)
+    dataclasses.replace(found, labels=("猫", "\ud83d", "c")).save(path)
     assert "猫" in path.read_text(encoding="utf-8")
-    assert Detections.from_dict(json.loads(path.read_bytes())).labels == ("猫", "b", "c")
+    assert Detections.from_dict(json.loads(path.read_bytes())).labels == ("猫", "\ud83d", "c")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".JPG", ".webp"])

@@ -292,6 +292,28 @@ def test_ids_may_be_an_array():
     assert parse_objects(iter(ids), VGA, vocabulary=WORDS)[0].label == "cat"
 
 
+def test_ids_of_the_real_tokenizer(shared_data):
+    tokenizers = pytest.importorskip("tokenizers")
+    from vlmtasks.engine.tokenizer import Tokenizer
+
+    gemma = tokenizers.Tokenizer.from_file(str(shared_data / "gemma-tokenizer" / "tokenizer.json"))
+    gemma.add_tokens([f"<loc{number:04d}>" for number in range(1024)])
+    gemma.add_tokens([f"<seg{number:03d}>" for number in range(128)])
+    vocabulary = Tokenizer(gemma)
+    segs = "".join(f"<seg{code:03d}>" for code in CODES)
+    answer = f"Sure:\n{CAT}{segs} 猫𠮷 ; {DOG} St. John's / R&D, (left);{DOG}größe 🐱\n{DOG}"
+    ids = gemma.encode(answer, add_special_tokens=False).ids
+    from_text = parse_objects(answer, VGA)
+    from_ids = parse_objects(ids, VGA, vocabulary=vocabulary)
+    assert [o.label for o in from_ids] == ["猫𠮷", "St. John's / R&D, (left)", "größe 🐱", ""]
+    for one, other in zip(from_text, from_ids, strict=True):
+        assert (one.label, one.box_xyxy, one.mask_codes) == (
+            other.label, other.box_xyxy, other.mask_codes
+        )  # fmt: skip
+        start, stop = other.span
+        assert answer[slice(*one.span)] in vocabulary.decode(ids[start:stop])
+
+
 # --- properties ----------------------------------------------------------------------------------
 
 BINS = st.integers(0, 1023)

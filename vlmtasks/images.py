@@ -81,7 +81,7 @@ def _decode(
         ) from error
     except Exception as error:  # hostile bytes reach dozens of decoders; each has its own errors
         raise ImageError(
-            f"{name} is truncated or damaged: {error}; get a new copy of it"
+            f"{name} is truncated or damaged: {str(error) or repr(error)}; get a new copy of it"
         ) from error
 
 

@@ -219,7 +219,9 @@ class Detections:
         """Write a .json file, or with any suffix of a picture the overlay on `image`."""
         path = Path(path)
         if path.suffix.lower() == ".json":
-            path.write_text(self.to_json(ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+            text = self.to_json(ensure_ascii=False, indent=2) + "\n"
+            # half a surrogate pair becomes \udXXX, which JSON reads back
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
             return
         if path.suffix.lower() not in Image.registered_extensions():
             raise InputError(f"{str(path)!r} must end in .json, .png, .jpg or another picture type")
