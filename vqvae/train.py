@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.resume and checkpoint.is_file():
         trainer.load(checkpoint)
     trainer.fit(pool, options.minutes * 60, options.batch, options.out)
-    # half precision halves the bundled file; the values read back are the codec's from then on
+    # the values read back from this file are the codec's from then on
     save_weights(trainer.model, options.out / "weights.safetensors", torch.float16)
 
 

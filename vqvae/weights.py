@@ -38,10 +38,19 @@ def load_model(path: Path) -> MaskVQVAE:
     return model.eval().requires_grad_(False)
 
 
-def save_weights(model: MaskVQVAE, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write the network as safetensors, each value rounded to ``dtype``."""
-    state = model.state_dict()
-    save_file({name: value.to(dtype).contiguous() for name, value in state.items()}, str(path))
+def save_weights(
+    model: MaskVQVAE, path: Path, decoder_dtype: torch.dtype = torch.float32
+) -> None:
+    """Write the network as safetensors, the decoder's values rounded to ``decoder_dtype``.
+
+    The encoder and the codebook stay in float32: rounding them would change the codes of some
+    masks, whereas a rounded decoder only moves outlines by less than can be seen.
+    """
+    state = {
+        name: value.to(decoder_dtype if name.startswith("decoder.") else torch.float32)
+        for name, value in model.state_dict().items()
+    }
+    save_file({name: value.contiguous() for name, value in state.items()}, str(path))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
