@@ -101,7 +101,6 @@ def ramp_pgm():
         pytest.param(Image.fromarray(RAMP), id="I;16"),
         pytest.param(Image.frombytes("I;16B", (256, 1), RAMP.astype(">u2").tobytes()), id="I;16B"),
         pytest.param(Image.fromarray(RAMP.astype(np.int32)), id="I"),
-        pytest.param(Image.fromarray(RAMP.astype(np.float32)), id="F"),
         pytest.param(RAMP, id="uint16"),
         pytest.param(RAMP.astype(">u2"), id="uint16-big-endian"),
         pytest.param(RAMP[:, :, None], id="uint16-one-channel"),
@@ -127,17 +126,24 @@ def test_i03_dark_sixteen_bit_files_stay_dark():
         pytest.param(np.array([[0, 100, 255]], np.int32), [0, 100, 255], id="I-levels"),
         pytest.param(np.array([[0, 100, 255]], np.float32), [0, 100, 255], id="F-levels"),
         pytest.param(np.array([[0, 0.5, 1]], np.float32), [0, 128, 255], id="F-fractions"),
-        pytest.param(np.array([[0, 256, 65535]], np.float32), [0, 1, 255], id="F-16-bit"),
+        pytest.param(np.array([[-0.4, 100, 255.4]], np.float32), [0, 100, 255], id="F-rounded"),
+        pytest.param(np.array([[0, 256, 65535]], np.int32), [0, 1, 255], id="I-16-bit"),
     ],
 )
 def test_i03_modes_i_and_f_by_their_range(values, levels):
     assert np.asarray(open_image(Image.fromarray(values)))[0, :, 1].tolist() == levels
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 65536.0, 1e30], ids=repr)
-def test_i03_values_without_meaning_are_an_error(value):
-    with pytest.raises(ImageError, match="32-bit pictures must hold"):
+@pytest.mark.parametrize("value", [-1.0, 256.0, 65535.0, 1e30, np.nan, np.inf], ids=repr)
+def test_i03_floats_without_meaning_are_an_error(value):
+    with pytest.raises(ImageError, match=r"must hold 0..1 or 0..255"):
         open_image(Image.fromarray(np.array([[0, value]], np.float32)))
+
+
+@pytest.mark.parametrize("value", [-1, 65536, 2**31 - 1])
+def test_i03_integers_without_meaning_are_an_error(value):
+    with pytest.raises(ImageError, match=r"must hold 0..255 or 0..65535"):
+        open_image(Image.fromarray(np.array([[0, value]], np.int32)))
 
 
 # --- I05 colour spaces ---------------------------------------------------------------------------

@@ -22,9 +22,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vlmtasks.errors import ImageError, MissingImageError
+from vlmtasks.rgb import rgb_from_array, rgb_from_image
 
 Picture: TypeAlias = (
     "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | NDArray[Any]"
@@ -47,7 +48,7 @@ def open_image(picture: Picture, *, keep_orientation: bool = False) -> Image.Ima
         name = getattr(picture, "filename", "") or f"the PIL picture of mode {picture.mode}"
         return _decode(lambda: _first_frame(picture), os.fspath(name), keep_orientation)
     if isinstance(picture, np.ndarray):
-        return _from_array(picture)
+        return rgb_from_array(picture)
     if isinstance(picture, bytes | bytearray | memoryview):
         data = bytes(picture)
         if not data:
@@ -91,7 +92,7 @@ def _upright_rgb(image: Image.Image, name: str, keep_orientation: bool) -> Image
     stored_as = _orientation(image)
     image.load()
     left_over = _orientation(image)  # Pillow has already turned TIFF files
-    rgb = _to_rgb(image, name)
+    rgb = rgb_from_image(image, name)
     if not keep_orientation:
         turn = _UPRIGHT.get(left_over)
     else:
@@ -145,120 +146,6 @@ def _first_frame(image: Image.Image) -> Iterator[Image.Image]:
         yield image
     finally:
         image.seek(position)
-
-
-# --- colours -------------------------------------------------------------------------------------
-
-
-def _to_rgb(image: Image.Image, name: str) -> Image.Image:
-    """A new RGB picture from any mode of PIL."""
-    if image.mode.startswith("I;16"):
-        return _grey(_high_byte(np.asarray(image)))
-    if image.mode in ("I", "F"):
-        return _grey(_wide_levels(np.asarray(image), image.format in ("PNG", "PPM"), name))
-    if image.mode == "LAB":
-        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-        converted = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
-        assert converted is not None  # only in-place conversion gives None
-        return converted
-    if image.mode == "La":
-        image = image.convert("LA")
-    if _is_transparent(image):
-        return _on_white(image.convert("RGBA"))
-    rgb = image.copy()
-    rgb.info.pop("transparency", None)
-    return rgb if rgb.mode == "RGB" else rgb.convert("RGB")
-
-
-def _is_transparent(image: Image.Image) -> bool:
-    transparent = image.info.get("transparency")
-    if transparent is not None and image.mode in ("1", "L", "RGB"):  # one colour stands for holes
-        return isinstance(transparent, tuple if image.mode == "RGB" else int)
-    return image.has_transparency_data
-
-
-def _on_white(rgba: Image.Image) -> Image.Image:
-    white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, rgba).convert("RGB")
-
-
-def _grey(levels: NDArray[np.uint8]) -> Image.Image:
-    return Image.fromarray(levels).convert("RGB")
-
-
-def _high_byte(values: NDArray[Any]) -> NDArray[np.uint8]:
-    return (values // 256).astype(np.uint8)
-
-
-def _wide_levels(values: NDArray[Any], is_16_bit: bool, name: str) -> NDArray[np.uint8]:
-    """Levels of PIL's modes I and F, which do not say what white is.
-
-    Fractions up to 1 (mode F only), levels up to 255, else 16 bits. Files of 16 bits are known.
-    """
-    low, high = values.min(), values.max()
-    if not np.isfinite(values).all() or low < 0 or high >= 65536:
-        raise ImageError(
-            f"{name} has values of {low} to {high}; 32-bit pictures must hold 0..1, 0..255 or "
-            "0..65535; scale it first"
-        )
-    if is_16_bit or high > 255:
-        return _high_byte(values)
-    if values.dtype.kind == "f" and high <= 1:
-        values = values * 255
-    return np.rint(values).astype(np.uint8)
-
-
-# --- arrays --------------------------------------------------------------------------------------
-
-
-def _from_array(array: NDArray[Any]) -> Image.Image:
-    name = f"the array of shape {array.shape} and dtype {array.dtype}"
-    if array.size == 0:
-        raise ImageError(f"{name} is empty; a picture has at least one pixel")
-    if array.ndim == 2:
-        array = array[:, :, None]
-    if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
-        raise ImageError(f"{name} is no picture{_explain_shape(array.shape)}")
-    levels = _array_levels(array, name)
-    if levels.shape[2] == 1:
-        return _grey(levels[:, :, 0])
-    image = Image.fromarray(levels)
-    return _on_white(image) if image.mode == "RGBA" else image
-
-
-def _explain_shape(shape: tuple[int, ...]) -> str:
-    wanted = "; it must be (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)"
-    if len(shape) == 3 and shape[0] in (1, 3, 4):
-        return f"{wanted}; channels come last: pass array.transpose(1, 2, 0)"
-    if len(shape) == 4:
-        return f"{wanted}; pass a batch as a list of pictures: list(array)"
-    return wanted
-
-
-def _array_levels(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    kind = array.dtype.kind
-    if array.dtype == np.uint8:
-        return array.copy()
-    if kind == "b":
-        return array.astype(np.uint8) * 255
-    if kind == "u" and array.dtype.itemsize == 2:
-        return _high_byte(array)
-    if kind not in "iuf":
-        raise ImageError(f"{name} holds no levels; use uint8, uint16, bool or float of 0..1")
-    if not np.isfinite(array).all():
-        raise ImageError(f"{name} holds NaN or infinity; a picture has finite values")
-    levels = np.rint(array * 255.0) if kind == "f" else array
-    if levels.min() < 0 or levels.max() > 255:
-        allowed = (
-            "floats must be within 0..1; divide by 255, or use array.astype('uint8')"
-            if kind == "f"
-            else "integers must be within 0..255; 16-bit levels must have the dtype uint16"
-        )
-        raise ImageError(f"{name} has values of {array.min()} to {array.max()}; {allowed}")
-    return levels.astype(np.uint8)
-
-
-# --- arguments -----------------------------------------------------------------------------------
 
 
 def _check_path(picture: str | os.PathLike[str]) -> str:
