@@ -38,9 +38,7 @@ def load_model(path: Path) -> MaskVQVAE:
     return model.eval().requires_grad_(False)
 
 
-def save_weights(
-    model: MaskVQVAE, path: Path, decoder_dtype: torch.dtype = torch.float32
-) -> None:
+def save_weights(model: MaskVQVAE, path: Path, decoder_dtype: torch.dtype = torch.float32) -> None:
     """Write the network as safetensors, the decoder's values rounded to ``decoder_dtype``.
 
     The encoder and the codebook stay in float32: rounding them would change the codes of some
