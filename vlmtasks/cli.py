@@ -153,7 +153,10 @@ def detect(
     save: _Save = None,
     form: _Format = "json",
 ) -> None:
-    """Boxes of what you name: vlmtasks detect photo.jpg 'cat ; dog'"""
+    """Boxes of what you name.
+
+    Example: vlmtasks detect photo.jpg 'cat ; dog'
+    """
     names, labels = _split(pictures, classes, "detect needs a class name")
     _run("detect", names, common, {"labels": labels}, save=save, form=form)
 
@@ -167,7 +170,10 @@ def segment(
     form: _Format = "json",
     mask_codec: _MaskCodec = None,
 ) -> None:
-    """Boxes and masks of what you name: vlmtasks segment photo.jpg 'cat'"""
+    """Boxes and masks of what you name.
+
+    Example: vlmtasks segment shots/ 'the dog on the left' --save overlays/
+    """
     names, labels = _split(pictures, classes, "segment needs a class name")
     arguments = {"labels": labels}
     _run("segment", names, common, arguments, save=save, form=form, mask_codec=mask_codec)
@@ -184,7 +190,10 @@ def caption(
     ] = "caption",
     form: _Format = "json",
 ) -> None:
-    """A description of each picture: vlmtasks caption photo.jpg"""
+    """A description of each picture.
+
+    Example: vlmtasks caption a.jpg b.jpg --lang de
+    """
     _run("caption", pictures, common, {"lang": lang, "style": style}, form=form)
 
 
@@ -195,14 +204,20 @@ def answer(
     question: _Question = None,
     lang: _Lang = "en",
 ) -> None:
-    """The answer to a question: vlmtasks answer photo.jpg 'how many cats?'"""
+    """The answer to a question.
+
+    Example: vlmtasks answer photo.jpg 'how many cats are there?'
+    """
     names, words = _split(pictures, question, "answer needs a question")
     _run("answer", names, common, {"question": words, "lang": lang})
 
 
 @_command
 def ocr(pictures: _Pictures, common: Common) -> None:
-    """The text that is seen in each picture: vlmtasks ocr photo.jpg"""
+    """The text that is seen in each picture.
+
+    Example: vlmtasks ocr 'scans/*.png'
+    """
     _run("ocr", pictures, common, {})
 
 

@@ -61,7 +61,7 @@ def find_pictures(arguments: Iterable[str]) -> list[Input]:
         if os.path.isdir(argument):
             names = _pictures_in(os.path.join(argument, name) for name in os.listdir(argument))
             found += names or [Input(argument, "the folder holds no pictures")]
-        elif os.path.exists(argument):
+        elif os.path.exists(argument) or "://" in argument:  # the latter gets a reason of its own
             found.append(Input(argument))
         elif glob.has_magic(argument):
             names = _pictures_in(glob.glob(argument, recursive=True))

@@ -4,9 +4,7 @@ JSON is written in ASCII, so that every console and every file can hold it.
 """
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -20,6 +18,13 @@ from vlmtasks.results import Detections
 Answer = Detections | Generation
 
 
+class Stream(Protocol):
+    """What results are printed to."""
+
+    def write(self, text: str, /) -> int: ...
+    def flush(self) -> None: ...
+
+
 class Output(Protocol):
     """Takes results in order; `place` counts the pictures of the command line from 0."""
 
@@ -31,7 +36,7 @@ class Output(Protocol):
 class JsonLines:
     """One line for each picture, written at once: the result, or {"image": …, "error": …}."""
 
-    def __init__(self, stream: TextIO, inputs: Sequence[Input]) -> None:
+    def __init__(self, stream: Stream, inputs: Sequence[Input]) -> None:
         self._stream = stream
         self._inputs = inputs
 
@@ -61,13 +66,15 @@ class CocoList:
     category_id: 1, 2, 3 … in the order in which the classes were asked for.
     """
 
-    def __init__(self, stream: TextIO, inputs: Sequence[Input], labels: str | None) -> None:
+    def __init__(self, stream: Stream, inputs: Sequence[Input], labels: str | None) -> None:
         self._stream = stream
         self._image_ids = image_ids(inputs)
         self._categories = None if labels is None else prompts.class_names(labels)
         self._rows: list[dict[str, Any]] = []
+        self._is_begun = False
 
     def add(self, place: int, answer: Answer) -> None:
+        self._is_begun = True
         image_id = self._image_ids[place]
         if isinstance(answer, Detections):
             self._rows += answer.to_coco(image_id, self._categories)
@@ -75,9 +82,11 @@ class CocoList:
             self._rows.append({"image_id": image_id, "caption": answer.text.strip()})
 
     def add_error(self, place: int, error: str) -> None:
-        """Told on stderr; COCO results have no place for it."""
+        self._is_begun = True  # the error itself is told on stderr: COCO has no place for it
 
     def close(self) -> None:
+        if not self._is_begun:  # nothing was asked, so there is no list, not even an empty one
+            return
         rows = ",\n".join(json.dumps(row, allow_nan=False) for row in self._rows)
         print(f"[{rows}]", file=self._stream, flush=True)
 
@@ -91,16 +100,32 @@ def image_ids(inputs: Sequence[Input]) -> list[int]:
     return list(range(1, len(stems) + 1))
 
 
-@contextmanager
-def open_output(path: Path | None, inputs: Sequence[Input]) -> Iterator[TextIO]:
-    """stdout, or the file `path` in UTF-8. InputError when that is one of the pictures."""
-    if path is None:
-        yield sys.stdout
-        return
-    if path.resolve() in _resolved(inputs):
-        raise InputError(f"--output {path} is one of the pictures; choose another name")
-    with open(path, "w", encoding="utf-8", newline="\n") as stream:
-        yield stream
+class OutputFile:
+    """A UTF-8 file that is made when the first result comes, so that a mistake costs no old file.
+
+    InputError when it could not be made, or is one of the pictures.
+    """
+
+    def __init__(self, path: Path, inputs: Sequence[Input]) -> None:
+        if path.resolve() in _resolved(inputs):
+            raise InputError(f"--output {path} is one of the pictures; choose another name")
+        if path.is_dir() or not path.parent.is_dir():
+            raise InputError(f"--output {path} must be a file in a folder that exists")
+        self._path = path
+        self._file: TextIO | None = None
+
+    def write(self, text: str) -> int:
+        if self._file is None:
+            self._file = open(self._path, "w", encoding="utf-8", newline="\n")
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 class Overlays:

@@ -3,14 +3,22 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vlmtasks.api import LazyVLM
 from vlmtasks.cli_inputs import Input, find_pictures
-from vlmtasks.cli_outputs import Answer, CocoList, JsonLines, Output, Overlays, open_output
+from vlmtasks.cli_outputs import (
+    Answer,
+    CocoList,
+    JsonLines,
+    Output,
+    OutputFile,
+    Overlays,
+    Stream,
+)
 from vlmtasks.errors import VlmtasksError
 from vlmtasks.results import Detections
 from vlmtasks.tasks import TASKS
@@ -71,26 +79,30 @@ def _answer_all(job: Job) -> Iterator[bool]:
     ask = _asker(job)
     ask([])  # tells of wrong arguments before anything is opened or loaded
     overlays = Overlays(job.save, inputs, job.task)
-    with open_output(job.common.output, inputs) as stream:
-        output: Output = (
-            CocoList(stream, inputs, job.arguments.get("labels"))
-            if job.form == "coco"
-            else JsonLines(stream, inputs)
-        )
-        with closing(output):
-            for place, answer in enumerate(_answers(ask, inputs, job.common.batch_size)):
-                failed = isinstance(answer, str)
-                if failed:
-                    output.add_error(place, answer)
-                    told = answer
-                else:
-                    output.add(place, answer)
-                    told = _summary(answer)
-                    if overlay := overlays.draw(place, answer):
-                        told += f", drawn in {overlay}"
-                if failed or not job.common.quiet:
-                    say(f"[{place + 1}/{len(inputs)}] {inputs[place].name}: {told}")
-                yield failed
+    with ExitStack() as stack:
+        stream: Stream = sys.stdout
+        if job.common.output is not None:
+            stream = stack.enter_context(closing(OutputFile(job.common.output, inputs)))
+        output = stack.enter_context(closing(_output(job, stream, inputs)))
+        for place, answer in enumerate(_answers(ask, inputs, job.common.batch_size)):
+            failed = isinstance(answer, str)
+            if failed:
+                output.add_error(place, answer)
+                told = answer
+            else:
+                output.add(place, answer)
+                told = _summary(answer)
+                if overlay := overlays.draw(place, answer):
+                    told += f", drawn in {overlay}"
+            if failed or not job.common.quiet:
+                say(f"[{place + 1}/{len(inputs)}] {inputs[place].name}: {told}")
+            yield failed
+
+
+def _output(job: Job, stream: Stream, inputs: Sequence[Input]) -> Output:
+    if job.form == "coco":
+        return CocoList(stream, inputs, job.arguments.get("labels"))
+    return JsonLines(stream, inputs)
 
 
 def _answers(ask: _Ask, inputs: Sequence[Input], batch_size: int) -> Iterator[Answer | str]:

@@ -6,17 +6,16 @@ from pathlib import Path
 from PIL import Image
 
 from vlmtasks.boxes import SizeWH
+from vlmtasks.cli_inputs import PICTURE_SUFFIXES
 from vlmtasks.datasets.coco import CocoDataset, CocoImage
 from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError
-
-PICTURE_ENDINGS = frozenset(".avif .bmp .gif .jfif .jpeg .jpg .png .tif .tiff .webp".split())
 
 
 def read_folder(root: str | os.PathLike[str], *, skip_unreadable: bool = False) -> CocoDataset:
     """All pictures below a folder, in the order of their names, numbered from 1.
 
-    Files are told by the endings in PICTURE_ENDINGS. Only headers are read.
+    Files are told by the endings in PICTURE_SUFFIXES. Only headers are read.
     skip_unreadable: leave broken files out, named in `repairs`, rather than raise.
     DatasetError: no such folder, no picture in it, or broken files, all of them listed.
     """
@@ -26,7 +25,7 @@ def read_folder(root: str | os.PathLike[str], *, skip_unreadable: bool = False) 
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in PICTURE_ENDINGS and path.is_file()
+        if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()
     )
     problems = Problems()
     images = {}
@@ -39,7 +38,7 @@ def read_folder(root: str | os.PathLike[str], *, skip_unreadable: bool = False) 
     if not skip_unreadable:
         problems.raise_if_any()
     if not images:
-        endings = " ".join(sorted(PICTURE_ENDINGS))
+        endings = " ".join(sorted(PICTURE_SUFFIXES))
         raise DatasetError(f"{os.fspath(root)!r} holds no picture that can be read ({endings})")
     return CocoDataset(images, name=folder.name, repairs=tuple(problems.messages()))
 

@@ -66,6 +66,12 @@ def batches(
         worker.terminate()
 
 
+def sample_pictures(seed: int, count: int) -> np.ndarray:
+    """(N, H, W, 3) uint8, drawn training scenes."""
+    rng = np.random.default_rng((seed, 11))
+    return np.stack([make_scene(rng, "train", crowded=True).picture for _ in range(count)])
+
+
 def _fill(queue, vocabulary, seed, batch_size, prompts, first, photos) -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
@@ -97,7 +103,9 @@ class BatchMaker:
             if self.photos is not None and rng.random() < 0.35:
                 scene = self.photos.make_scene(rng, "train")
             else:
-                scene = make_scene(rng, "train")
+                # without prompts only the tower learns, the more the fuller a picture is
+                crowded = not prompts and rng.random() < 0.75
+                scene = make_scene(rng, "train", crowded=crowded)
             targets, codes = self.targets(scene)
             pictures.append(scene.picture)
             dense.append(targets)

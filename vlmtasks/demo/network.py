@@ -7,11 +7,15 @@ that are smooth in the coordinate, and decoder queries that find the patches of 
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vlmtasks.engine.config import GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
+from vlmtasks.engine.gemma import DecoderLayer
 from vlmtasks.engine.paligemma import PaliGemma
+from vlmtasks.engine.siglip import EncoderLayer
 
 IMAGE_SIZE = 160
 PATCH_SIZE = 16
@@ -19,7 +23,6 @@ GRID = IMAGE_SIZE // PATCH_SIZE
 POSITION_DIMS = 32  # of the tower's width, where patch positions live at the start
 # (dx, dy) in patches that the heads of the even and odd layers look at first
 EVEN_OFFSETS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
-RESIDUAL_OUTPUTS = ("out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight")
 ODD_OFFSETS = ((-1, -1), (1, -1), (-1, 1), (1, 1), (-2, 0), (2, 0))
 
 
@@ -72,6 +75,26 @@ def build_model(vocab_size: int, loc_start: int, seed: int) -> PaliGemma:
     return model
 
 
+def whiten_patches(model: PaliGemma, pictures: np.ndarray) -> None:
+    """Starts the patch embedding with the whitened principal components of real patches.
+
+    pictures: (N, P, P, 3) uint8. A random projection shows little but the mean colour of a patch;
+    whitened, edges are as loud as colours from the first step on.
+    """
+    pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+    patches = F.unfold(pixels, PATCH_SIZE, stride=PATCH_SIZE).transpose(1, 2).flatten(0, 1)
+    mean = patches.mean(0)
+    values, vectors = torch.linalg.eigh((patches - mean).T @ (patches - mean) / len(patches))
+    embedding = model.vision_tower.embeddings.patch_embedding
+    count = embedding.out_channels - POSITION_DIMS
+    values, vectors = values[-count:].flip(0), vectors[:, -count:].flip(1)
+    whitening = (vectors / (values + values[-1]).sqrt()).T  # (count, patch)
+    with torch.no_grad():
+        embedding.weight[POSITION_DIMS:] = whitening.reshape(count, *embedding.weight.shape[1:])
+        assert embedding.bias is not None
+        embedding.bias[POSITION_DIMS:] = -whitening @ mean
+
+
 def start_class_queries(model: PaliGemma, class_ids: list[int]) -> None:
     """Lets head 0 of each decoder layer match a class word with the patches showing that class.
 
@@ -87,6 +110,7 @@ def start_class_queries(model: PaliGemma, class_ids: list[int]) -> None:
     dims = slow + [half + index for index in slow]
     with torch.no_grad():
         for layer in model.language_model.layers:
+            assert isinstance(layer, DecoderLayer)
             for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
                 projection.weight[dims[:23]] = basis * 1.5
 
@@ -102,8 +126,8 @@ def _start_tower(model: PaliGemma) -> None:
     tower.embeddings.position_embedding.weight.zero_()
     tower.embeddings.position_embedding.weight[:, :POSITION_DIMS] = table
     tower.embeddings.patch_embedding.weight[:POSITION_DIMS] *= 0.1
-    tower.embeddings.patch_embedding.weight[POSITION_DIMS:] *= 1.5
     for index, layer in enumerate(tower.encoder.layers):
+        assert isinstance(layer, EncoderLayer)
         attention = layer.self_attn
         head_dim = attention.q_proj.weight.shape[0] // attention.num_heads
         offsets = ODD_OFFSETS if index % 2 else EVEN_OFFSETS

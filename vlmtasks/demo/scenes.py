@@ -28,6 +28,7 @@ _LEAST_CONTRAST = 34
 """Mean difference in 0..255 between an object and what it covers, so that none is camouflaged."""
 
 _OCR_SHARE = 0.16
+_CROWDED_OCR_SHARE = 0.3
 _COUNT_WEIGHTS = (0.16, 0.24, 0.24, 0.2, 0.16)
 _REPAINT_SHARE = 0.5
 _ANY_ANGLE = frozenset(("ball", "pizza", "key", "banana", "airplane", "guitar", "umbrella", "book"))
@@ -76,21 +77,26 @@ def scene_at(seed: int, index: int, split: Split, size: int = SIZE) -> Scene:
     return make_scene(np.random.default_rng((seed, salt, index)), split, size)
 
 
-def make_scene(rng: np.random.Generator, split: Split, size: int = SIZE) -> Scene:
+def make_scene(
+    rng: np.random.Generator, split: Split, size: int = SIZE, *, crowded: bool = False
+) -> Scene:
     """A random scene of the split's own drawings, backgrounds, fonts and words.
 
     split: "train" and "val" share drawings, "test" has the held-out vendor's; backgrounds differ
     in all three.
+    crowded: five to nine objects and more lettering, from which a tower learns more a picture.
     """
     background = make_background(rng, split, size)
     canvas = background.picture.astype(np.float32)
     words: tuple[Word, ...] = ()
     count = 1 + int(rng.choice(5, p=_COUNT_WEIGHTS))
+    if crowded:
+        count = int(rng.integers(5, 10))
     painter = Painter(rng, split, canvas)
-    if rng.random() < _OCR_SHARE:
+    if rng.random() < (_CROWDED_OCR_SHARE if crowded else _OCR_SHARE):
         words, sign = draw_words(rng, split, canvas)
         painter.keep_free(sign)
-        count = int(rng.choice(4, p=(0.5, 0.25, 0.15, 0.1)))
+        count = count // 2 if crowded else int(rng.choice(4, p=(0.5, 0.25, 0.15, 0.1)))
     painter.add_objects(_draw_labels(rng, count))
     picture = add_camera_flaws(rng, canvas)
     return Scene(picture, painter.objects(), words, known_labels(background, painter.labels))

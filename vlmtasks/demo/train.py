@@ -22,15 +22,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vlmtasks.demo.batches import Batch, batches
+from vlmtasks.demo.batches import Batch, batches, sample_pictures
 from vlmtasks.demo.dense import DenseHeads
-from vlmtasks.demo.network import build_model, start_class_queries
+from vlmtasks.demo.network import build_model, start_class_queries, whiten_patches
 from vlmtasks.demo.objectives import packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary
 from vlmtasks.engine.paligemma import PaliGemma
 from vqvae.muon import Muon
 
 logger = logging.getLogger(__name__)
+WHITENING_PICTURES = 300
 DENSE_WEIGHTS = {
     "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
 }  # fmt: skip
@@ -52,7 +53,7 @@ class Stage:
 
 
 STAGES = {
-    "tower": Stage("tower", 6000, 24, 0, 2e-3, 1e-3, 1.0, 1.0, (2.5, 0.7)),
+    "tower": Stage("tower", 12000, 12, 0, 3e-3, 1.5e-3, 1.0, 1.0, (2.5, 0.7)),
     "decoder": Stage("decoder", 4000, 16, 8, 3e-3, 1.5e-3, 0.3, 0.3, (1.5, 0.4)),
     "official": Stage("official", 1200, 12, 4, 1e-3, 5e-4, 0.3, 0.1, (0.4, 0.0)),
 }
@@ -66,6 +67,7 @@ class Trainer:
         self.seed = seed
         torch.manual_seed(seed)
         self.model = build_model(vocabulary.size, vocabulary.loc_start, seed)
+        whiten_patches(self.model, sample_pictures(seed, WHITENING_PICTURES))
         self.heads = DenseHeads(
             self.model.config.text_config.hidden_size, vocabulary.class_ids, vocabulary.color_ids,
             vocabulary.char_ids, vocabulary.loc_start, vocabulary.seg_start,

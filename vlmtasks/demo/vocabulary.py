@@ -39,7 +39,9 @@ class DemoVocabulary:
         tokenizer = build_tokenizer()
 
         def id_of(token: str) -> int:
-            return tokenizer.token_to_id(token)
+            number = tokenizer.token_to_id(token)
+            assert number is not None, token
+            return number
 
         return cls(
             size=tokenizer.get_vocab_size(),

@@ -88,7 +88,7 @@ def plan(
     return items
 
 
-def protocol(task: Task, classes: Classes, prompts: Prompts, deduplicate: bool) -> dict[str, Any]:
+def protocol(task: Task, classes: Classes, prompts: Prompts) -> dict[str, Any]:
     """What a figure depends on besides the model and the data, in words."""
     asked = "all classes of the data set" if classes == "all" else "only classes in the picture"
     return {
@@ -96,7 +96,6 @@ def protocol(task: Task, classes: Classes, prompts: Prompts, deduplicate: bool) 
         "classes": f"{classes} ({asked})",
         "prompts": "one for each class" if prompts == "each" else "one for all classes",
         "score": SCORE,
-        "exact repetitions": "dropped" if deduplicate else "kept",
         "decoding": "greedy",
     }
 
