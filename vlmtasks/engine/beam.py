@@ -13,7 +13,6 @@ from vlmtasks.engine.decoding import (
     TokenConstraint,
     TokenLimits,
     allowed_ids,
-    head_rows_of,
     require_finite,
     restrict,
     run_prefill,
@@ -79,22 +78,20 @@ def _expand(
 ) -> tuple[_Beam | None, list[tuple[int, _Beam]]]:
     """The best way to end now, and the best (parent, beam) that go on, best first."""
     allowed = [allowed_ids(constraint, beam.tokens) for beam in live]
-    head_rows = None if options.raw_logprobs else head_rows_of(allowed, hidden.device)
-    logprobs = token_logprobs(network, hidden, head_rows, f"new token {step}")
-    scores = restrict(logprobs, allowed, head_rows, limits)  # (beams, R)
+    logprobs = token_logprobs(network, hidden, None, f"new token {step}")
+    scores = restrict(logprobs, allowed, None, limits)  # (beams, V)
     totals = scores + torch.tensor([[b.total] for b in live], device=scores.device)
     width = scores.shape[1]
-    ids = torch.arange(width, device=scores.device) if head_rows is None else head_rows
-    stops = torch.isin(ids, torch.tensor(sorted(limits.stop_ids), device=scores.device))
+    stops = torch.zeros(width, dtype=torch.bool, device=scores.device)
+    stops[[i for i in limits.stop_ids if i < width]] = True
 
     def best(totals: Tensor, count: int) -> list[tuple[int, _Beam]]:
         values, places = totals.flatten().topk(min(count, totals.numel()))
         found = []
         for value, place in zip(values.tolist(), places.tolist(), strict=True):
             if value > -math.inf:
-                parent, column = divmod(place, width)
-                logprob = float(scores[parent, column])
-                found.append((parent, live[parent].extended(int(ids[column]), logprob)))
+                parent, token = divmod(place, width)
+                found.append((parent, live[parent].extended(token, float(scores[parent, token]))))
         return found
 
     ending = best(totals.masked_fill(~stops, -math.inf), 1)

@@ -54,7 +54,7 @@ class DecodingOptions:
     num_beams: > 1 searches with beams by Σ logprob, no length penalty (as big_vision).
     raw_logprobs: True computes the whole head at each step and gives logprobs over all tokens.
         False computes only the head rows that a constraint allows; logprobs are then relative to
-        those rows. The chosen tokens are the same.
+        those rows. Greedy tokens are the same.
     """
 
     max_new_tokens: int
@@ -85,6 +85,11 @@ class DecodingOptions:
             )
         if self.num_beams > 1 and self.temperature > 0:
             raise InputError("num_beams > 1 is deterministic: leave temperature at 0")
+        if not self.raw_logprobs and max(self.num_beams, self.best_of) > 1:
+            raise InputError("num_beams and best_of compare answers by their raw_logprobs")
+
+
+NOTHING_ALLOWED = "the constraint allows {}; it must allow at least the end token"
 
 
 @dataclass(frozen=True)
@@ -275,7 +280,11 @@ def choose_tokens(
 
 
 def allowed_ids(constraint: TokenConstraint | None, tokens: Sequence[int]) -> Sequence[int] | None:
-    return None if constraint is None else constraint.allowed(tokens)
+    """The ids of the constraint, never none at all; None where any is allowed."""
+    ids = None if constraint is None else constraint.allowed(tokens)
+    if ids is not None and len(ids) == 0:
+        raise InputError(NOTHING_ALLOWED.format("no token"))
+    return ids
 
 
 def token_logprobs(
@@ -309,17 +318,14 @@ def restrict(
     for index, ids in enumerate(allowed):
         if ids is None:
             continue
-        places = torch.as_tensor(ids if len(ids) else [], dtype=torch.long, device=scores.device)
+        places = torch.as_tensor(ids, dtype=torch.long, device=scores.device)
         if head_rows is not None:
             places = torch.searchsorted(head_rows, places)
         forbidden = torch.ones(scores.shape[1], dtype=torch.bool, device=scores.device)
         forbidden[places] = False
         scores[index] = scores[index].masked_fill(forbidden, -math.inf)
         if scores[index].isneginf().all():
-            raise InputError(
-                f"the constraint of row {index} allows no token: {list(ids)[:10]}; it must allow "
-                "at least the end token"
-            )
+            raise InputError(NOTHING_ALLOWED.format(f"only {list(ids)[:10]}, which are no text"))
     return scores
 
 
