@@ -104,9 +104,6 @@ def test_greedy_takes_no_random_numbers():
     assert torch.equal(state, torch.get_rng_state())
 
 
-UNSURE = {tokens: {A: 0.3, B: 0.3, C: 0.3} for tokens in [()]}
-
-
 def sampled(rows=1, **options):
     network = ScriptedNetwork(lambda _, tokens: [0.0] * V)
     limits = TokenLimits(frozenset(), LIMITS.choosable)
@@ -137,12 +134,12 @@ def test_row_seeds_are_apart():
 
 def test_temperature_sharpens():
     network = table({(): {A: 0.6, B: 0.4}})
-    counts = {t: 0 for t in (0.1, 1.0)}
+    counts = {0.1: 0, 1.0: 0}
     for temperature in counts:
         for seed in range(60):
             (result,) = run(network, temperature=temperature, seed=seed, max_new_tokens=1)
             counts[temperature] += result.token_ids == [A]
-    assert counts[0.1] == 60 or counts[0.1] >= 58
+    assert counts[0.1] >= 57  # 0.6¹⁰ : 0.4¹⁰ is 58 : 1
     assert 20 < counts[1.0] < 52
 
 
@@ -226,7 +223,7 @@ def test_logprobs_are_raw_under_a_constraint():
 @pytest.mark.parametrize("allowed", [[], [B]], ids=["nothing", "only what may not be produced"])
 def test_constraint_must_allow_something(allowed, raw):
     limits = TokenLimits(frozenset({EOS}), torch.arange(V) != B)
-    with pytest.raises(InputError, match="constraint of row 0 allows no token"):
+    with pytest.raises(InputError, match="the constraint allows"):
         run(script(V, [A]), limits=limits, constraints=[Allow(allowed)], raw_logprobs=raw)
 
 
@@ -261,6 +258,8 @@ def test_bad_numbers_in_the_prompt_are_named():
         ({"top_p": 0.9}, "need sampling"),
         ({"best_of": 3}, "need sampling"),
         ({"num_beams": 2, "temperature": 1.0}, "leave temperature at 0"),
+        ({"num_beams": 2, "raw_logprobs": False}, "by their raw_logprobs"),
+        ({"best_of": 2, "temperature": 1.0, "raw_logprobs": False}, "by their raw_logprobs"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -319,18 +318,15 @@ def test_beams_equal_exhaustive_search():
 
 
 def test_beams_that_never_end_are_cut():
-    network = ScriptedNetwork(
-        lambda _, t: [0.0, -math.log(1e9)] + [1.0 * (i == A) for i in range(10)]
-    )
+    network = script(V, [A])
     limits = TokenLimits(frozenset(), LIMITS.choosable)
     best = search(network, limits=limits, max_new_tokens=3)
     assert (len(best.token_ids), best.finish_reason) == (3, "length")
 
 
-@pytest.mark.parametrize("raw", [True, False])
-def test_beams_keep_to_the_constraint(raw):
+def test_beams_keep_to_the_constraint():
     network = table({(): {A: 0.5, B: 0.2, C: 0.2}, (C,): {EOS: 0.9}, (B,): {EOS: 0.5}})
-    best = search(network, constraint=Allow([B, C], [EOS]), raw_logprobs=raw)
+    best = search(network, constraint=Allow([B, C], [EOS]))
     assert best.token_ids == [C]
 
 
