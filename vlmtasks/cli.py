@@ -19,6 +19,7 @@ import typer
 from vlmtasks import __version__
 from vlmtasks.cli_inputs import split_words
 from vlmtasks.errors import InputError
+from vlmtasks.eval_cli import app as eval_app
 
 # Help texts are ASCII, because a console may know nothing else.
 app = typer.Typer(
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(eval_app)
 
 
 def main(arguments: list[str] | None = None) -> None:

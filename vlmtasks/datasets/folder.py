@@ -6,7 +6,6 @@ from pathlib import Path
 from PIL import Image
 
 from vlmtasks.boxes import SizeWH
-from vlmtasks.cli_inputs import PICTURE_SUFFIXES
 from vlmtasks.datasets.coco import CocoDataset, CocoImage
 from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError

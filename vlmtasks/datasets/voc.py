@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage
+from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage, ImageId
 from vlmtasks.datasets.json_files import read_bytes
 from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError
@@ -53,7 +53,7 @@ def read_voc(
     annotations = _annotations(pages, categories, problems)
     if not skip_bad:
         problems.raise_if_any()
-    images = {
+    images: dict[ImageId, CocoImage] = {
         number: CocoImage(number, page.file_name, page.size_wh)
         for number, page in enumerate(pages, start=1)
     }

@@ -35,7 +35,7 @@ def run_predictions(
     item_id: Callable[[Item], int | str],
     head: Mapping[str, Any],
     batch_size: int,
-    report: Callable[[int], None] = lambda _: None,
+    report: Callable[[int], object] = lambda _: None,
 ) -> list[Record]:
     """Ask about those items that `path` holds no prediction for; return all predictions.
 
