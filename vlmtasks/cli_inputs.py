@@ -4,13 +4,9 @@ import glob
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from vlmtasks.errors import InputError
-
-PICTURE_SUFFIXES = frozenset(
-    ".avif .bmp .gif .jfif .jpe .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split()
-)
+from vlmtasks.picture_names import is_picture_name
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ def split_words(positional: Sequence[str], option: str | None, needs: str) -> tu
 
 def looks_like_picture(word: str) -> bool:
     """Whether a word is meant as a picture or a folder rather than as a class or a question."""
-    if Path(word).suffix.lower() in PICTURE_SUFFIXES:
+    if is_picture_name(word):
         return os.path.isfile(word) or not any(letter.isspace() for letter in word)
     return ("/" in word or os.sep in word) and os.path.exists(word)
 
@@ -75,7 +71,7 @@ def _pictures_in(paths: Iterable[str]) -> list[Input]:
     return [
         Input(path)
         for path in sorted(paths)
-        if Path(path).suffix.lower() in PICTURE_SUFFIXES
+        if is_picture_name(path)
         and not os.path.basename(path).startswith(".")
         and os.path.isfile(path)
     ]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from vlmtasks import prompts
-from vlmtasks.cli_inputs import PICTURE_SUFFIXES, Input
+from vlmtasks.cli_inputs import Input
 from vlmtasks.errors import InputError
 from vlmtasks.generation import Generation
 from vlmtasks.images import open_image
+from vlmtasks.picture_names import is_picture_name
 from vlmtasks.results import Detections
 
 Answer = Detections | Generation
@@ -141,9 +142,7 @@ class Overlays:
         self._inputs = inputs
         self._task = task
         self._taken = _resolved(inputs)
-        self._is_file = (
-            target is not None and not target.is_dir() and target.suffix.lower() in PICTURE_SUFFIXES
-        )
+        self._is_file = target is not None and not target.is_dir() and is_picture_name(target)
         if self._is_file and target is not None:
             if len(inputs) != 1:
                 raise InputError(

@@ -9,6 +9,7 @@ from vlmtasks.boxes import SizeWH
 from vlmtasks.datasets.coco import CocoDataset, CocoImage
 from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError
+from vlmtasks.picture_names import PICTURE_SUFFIXES
 
 
 def read_folder(root: str | os.PathLike[str], *, skip_unreadable: bool = False) -> CocoDataset:
