@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
@@ -89,3 +90,52 @@ def save_folder(folder: Path, network: PaliGemma, **extra_json: object) -> Path:
 
 def tiny_folder(folder: Path, model_type: str = "gemma", seed: int = 0) -> Path:
     return save_folder(folder, tiny_network(model_type, seed))
+
+
+LAYOUTS = {
+    "until 4.51": ("vision_tower.vision_model.", "", "language_model.model.", "language_model."),
+    "from 4.52": ("model.vision_tower.vision_model.", "model.", "model.language_model.", ""),
+    "from 4.52, flat tower": (
+        "model.vision_tower.",
+        "model.",
+        "model.language_model.",
+        "",
+    ),
+    "5.24 saves": ("vision_tower.", "", "language_model.model.", "language_model."),
+    "ours": ("vision_tower.", "", "language_model.", ""),
+    "mixture": ("model.vision_tower.", "", "language_model.model.", ""),
+}
+
+
+def in_layout(name: str, layout: str) -> str:
+    """What a file of this layout calls the weight that we call `name`."""
+    tower, projector, decoder, head = LAYOUTS[layout]
+    if name.startswith("lm_head."):
+        return head + name
+    if name.startswith("multi_modal_projector."):
+        return projector + name
+    if name.startswith("vision_tower."):
+        return tower + name.removeprefix("vision_tower.")
+    return decoder + name.removeprefix("language_model.")
+
+
+def save_shards(folder: Path, tensors: dict[str, torch.Tensor], shards: int = 3) -> None:
+    """Writes the weights as `model-0000i-of-0000n.safetensors` with their index."""
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    weight_map = {}
+    for index in range(shards):
+        part = dict(list(tensors.items())[index::shards])
+        name = f"model-{index + 1:05d}-of-{shards:05d}.safetensors"
+        save_file(part, folder / name)
+        weight_map |= dict.fromkeys(part, name)
+    index_file = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
+
+
+def tiny_picture(seed: int = 0, size_wh: tuple[int, int] = (50, 40)) -> Image.Image:
+    """Coloured noise."""
+    width, height = size_wh
+    pixels = torch.randint(
+        256, (height, width, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
+    )
+    return Image.fromarray(pixels.numpy())

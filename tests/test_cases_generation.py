@@ -1,0 +1,128 @@
+"""The reported problems of generation (G…)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scripted_network import script
+from tiny_checkpoints import tiny_folder, tiny_picture
+
+from vlmtasks.engine import Engine
+
+EOS = 1
+
+
+@pytest.fixture
+def engine(tmp_path) -> Engine:
+    return Engine.load(tiny_folder(tmp_path), device="cpu")
+
+
+def saying(engine: Engine, *answers: str, end: bool = True) -> Engine:
+    """The engine with a network that says answers[row], then <eos> (or its last token for ever)."""
+    ids = [engine.tokenizer.encode(a, location_tokens=True) + [EOS] * end for a in answers]
+    engine.network = script(engine.config.text_config.vocab_size, *ids)  # type: ignore[assignment]
+    return engine
+
+
+def ask(engine, images, *prompts, **options):
+    images = [images[0]] * len(prompts)
+    return engine.generate(images, prompts, **{"max_new_tokens": 8, **options})
+
+
+def test_g01_only_new_tokens(engine):
+    images = engine.encode_image([tiny_picture()])
+    (answer,) = ask(saying(engine, "two"), images, "answer en how many? two")
+    assert answer.text == "two"
+    assert list(answer.token_ids) == engine.tokenizer.encode("two")
+
+
+def test_g03_each_row_stops_for_itself(engine):
+    images = engine.encode_image([tiny_picture()])
+    network = saying(engine, "a", "bef").network
+
+    first, second = ask(engine, images, "x", "y z")
+
+    assert (first.text, second.text) == ("a", "bef")
+    assert (first.finish_reason, second.finish_reason) == ("stop", "stop")
+    assert network.steps == 4
+    assert EOS not in first.token_ids + second.token_ids
+
+
+def test_g05_same_input_same_output(engine):
+    images = engine.encode_image([tiny_picture()])
+    state = torch.get_rng_state()
+
+    first = ask(engine, images, "detect cat")
+    second = ask(engine, images, "detect cat")
+
+    assert first == second
+    assert torch.equal(state, torch.get_rng_state())
+    assert not engine.network.training
+
+
+def test_g05_same_seed_same_output(engine):
+    images = engine.encode_image([tiny_picture()])
+    options = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": 20}
+
+    first = ask(engine, images, "detect cat", seed=7, **options)
+
+    assert first == ask(engine, images, "detect cat", seed=7, **options)
+    assert first != ask(engine, images, "detect cat", seed=8, **options)
+
+
+def test_g05_sampling_in_generation_config_is_not_taken_over(tmp_path, engine):
+    images = engine.encode_image([tiny_picture()])
+    (tmp_path / "generation_config.json").write_text(
+        '{"do_sample": true, "temperature": 5.0, "top_k": 50, "num_beams": 4, "max_length": 3}'
+    )
+    other = Engine.load(tmp_path, device="cpu")
+    assert ask(other, images, "detect cat") == ask(engine, images, "detect cat")
+
+
+def test_g07_one_bos_on_every_way_in(engine):
+    seen = []
+    prefill = engine.network.prefill
+
+    def spy(ids, valid, image_tokens, slots):
+        seen.extend(row[mask].tolist() for row, mask in zip(ids, valid, strict=True))
+        return prefill(ids, valid, image_tokens, slots)
+
+    engine.network.prefill = spy
+    images = engine.encode_image([tiny_picture()])
+    ask(engine, images, "x", "<bos>x")
+    ask(engine, images, "x", num_beams=2)
+    list(engine.stream(images[0], "x", max_new_tokens=1))
+
+    assert len(seen) == 4
+    for ids in seen:
+        assert ids.count(engine.tokenizer.bos_id) == 1
+        assert ids[16] == engine.tokenizer.bos_id
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_g07_repeating_record_stops(engine, stream):
+    images = engine.encode_image([tiny_picture()])
+    text_config = replace(engine.config.text_config, max_position_embeddings=1024)
+    engine.config = replace(engine.config, text_config=text_config)
+    record = "<loc0001><loc0002><loc0003><loc0004> cat ; "
+    period = len(engine.tokenizer.encode(record, location_tokens=True))
+    saying(engine, record * 80)
+
+    if stream:
+        steps = list(engine.stream(images[0], "detect cat", max_new_tokens=512))
+        text, reason = "".join(step.text for step in steps), steps[-1].finish_reason
+    else:
+        (answer,) = ask(engine, images, "detect cat", max_new_tokens=512)
+        assert len(answer.token_ids) == 21 * period
+        text, reason = answer.text, answer.finish_reason
+
+    assert (text, reason) == (record * 21, "length")
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "text"), [(True, "stop", "abe"), (False, "length", "abee")]
+)
+def test_g10_finish_reason(engine, end, reason, text):
+    images = engine.encode_image([tiny_picture()])
+    (answer,) = ask(saying(engine, "abe", end=end), images, "x", max_new_tokens=4)
+    assert (answer.finish_reason, answer.text) == (reason, text)

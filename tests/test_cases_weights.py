@@ -1,0 +1,198 @@
+"""The reported problems of loading weights (W…)."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_checkpoints import (
+    LAYOUTS,
+    checkpoint_config,
+    in_layout,
+    save_folder,
+    save_shards,
+    tiny_folder,
+    tiny_network,
+    tiny_picture,
+)
+
+from vlmtasks.engine import Engine
+from vlmtasks.engine.lora import merged
+from vlmtasks.errors import CheckpointError, MissingFileError
+
+
+def rewrite(folder, tensors):
+    save_file(tensors, folder / "model.safetensors")
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_w01_tied_head(tmp_path):
+    engine = Engine.load(tiny_folder(tmp_path), device="cpu")
+
+    assert "lm_head.weight" not in engine.network.state_dict()
+    hidden = torch.randn(1, 128)
+    expected = hidden @ engine.network.language_model.embed_tokens.weight.T
+    assert torch.equal(engine.network.logits(hidden), expected)
+
+
+@pytest.mark.parametrize("key", ["language_model.norm.weight", "vision_tower.post_layernorm.bias"])
+def test_w01_any_other_missing_key_is_named(tmp_path, key):
+    folder = tiny_folder(tmp_path)
+    state = tiny_network().state_dict()
+    del state[key]
+    rewrite(folder, state)
+
+    with pytest.raises(CheckpointError, match=rf"(?s)1 missing:\n  {key}.*file is incomplete"):
+        Engine.load(folder)
+
+
+@pytest.mark.parametrize("model_type", ["gemma", "gemma2"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_w03_every_layout_gives_the_same_parameters(tmp_path, layout, model_type):
+    network = tiny_network(model_type)
+    folder = save_folder(tmp_path, network)
+    rewrite(folder, {in_layout(name, layout): t for name, t in network.state_dict().items()})
+
+    loaded = Engine.load(folder, device="cpu").network.state_dict()
+
+    assert loaded.keys() == network.state_dict().keys()
+    assert all(torch.equal(loaded[name], t) for name, t in network.state_dict().items())
+
+
+def test_w05_missing_shard_is_named_before_anything_is_read(tmp_path):
+    folder = tiny_folder(tmp_path)
+    save_shards(folder, tiny_network().state_dict(), 2)
+    (folder / "model-00001-of-00002.safetensors").write_bytes(b"not even a header")
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+    with pytest.raises(MissingFileError, match=r"lacks 1 of 2 .*: model-00002-of-00002\.safetens"):
+        Engine.load(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil.safetensors", "/etc/passwd", "a/../../evil.safetensors", "..\\evil.safetensors"],
+)
+def test_w07_path_traversal(tmp_path, name):
+    folder = tiny_folder(tmp_path / "model")
+    (folder / "model.safetensors").rename(tmp_path / "evil.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+
+    with pytest.raises(ValueError, match="leads out of the checkpoint folder") as caught:
+        Engine.load(folder)
+    assert repr(name) in str(caught.value)
+
+
+class _Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.ckpt"])
+def test_w09_pickles_are_never_opened(tmp_path, name):
+    folder = tiny_folder(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(pickle.dumps(_Bomb(tmp_path / "pwned")))
+
+    with pytest.raises(CheckpointError, match=f"only as {name}.*convert them to safetensors"):
+        Engine.load(folder)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_w10_version_2_weights_in_a_version_1_config(tmp_path):
+    folder = save_folder(tmp_path, tiny_network("gemma"))
+    rewrite(folder, tiny_network("gemma2").state_dict())
+
+    with pytest.raises(CheckpointError, match="PaliGemma 2 weights in a PaliGemma 1") as caught:
+        Engine.load(folder)
+    assert "language_model.layers.0.pre_feedforward_layernorm.weight" in str(caught.value)
+
+
+def test_w10_version_1_weights_in_a_version_2_config(tmp_path):
+    folder = save_folder(tmp_path, tiny_network("gemma2"))
+    rewrite(folder, tiny_network("gemma").state_dict())
+
+    with pytest.raises(CheckpointError, match="PaliGemma 1 weights in a PaliGemma 2"):
+        Engine.load(folder)
+
+
+def test_w13_formula():
+    weight = merged(
+        torch.zeros(2, 2), torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]), 2 / 1
+    )
+    assert weight.tolist() == [[6, 12], [8, 16]]
+
+
+def test_w13_adapter_given_as_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps(
+            {"base_model_name_or_path": "nobody/here", "peft_type": "LORA", "lora_alpha": 8, "r": 4}
+        )
+    )
+    save_file({"x": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
+
+    with pytest.raises(CheckpointError, match=r"is a LoRA adapter.*'nobody/here'.*adapter="):
+        Engine.load(tmp_path)
+
+
+def test_w16_rows_come_from_the_text_config(tmp_path):
+    """The number at the top of released files is that of the model's vocabulary without padding."""
+    folder = tiny_folder(tmp_path)
+    config = checkpoint_config()
+    edit_config(folder, vocab_size=config.image_token_index)
+
+    engine = Engine.load(folder, device="cpu")
+
+    rows = engine.network.language_model.embed_tokens.weight.shape[0]
+    assert rows == config.text_config.vocab_size == config.image_token_index + 8
+
+
+def test_w16_image_token_outside_the_table(tmp_path):
+    folder = tiny_folder(tmp_path)
+    rows = checkpoint_config().text_config.vocab_size
+    edit_config(folder, image_token_index=rows)
+
+    with pytest.raises(
+        CheckpointError, match=f"image_token_index {rows} is outside .* {rows} rows"
+    ):
+        Engine.load(folder)
+
+
+def test_w16_table_of_another_size(tmp_path):
+    network = tiny_network()
+    folder = save_folder(tmp_path, network)
+    state = network.state_dict()
+    state["language_model.embed_tokens.weight"] = torch.zeros(1000, 128)
+    rewrite(folder, state)
+
+    with pytest.raises(
+        CheckpointError, match=r"(?s)is \(1000, 128\), the config says .*vocab_size"
+    ):
+        Engine.load(folder)
+
+
+def test_w16_rows_without_a_token_are_never_produced(tmp_path):
+    """Padding rows and <image> get the largest logits, and are not chosen."""
+    network = tiny_network()
+    image_id = network.config.image_token_index
+    weight = network.language_model.embed_tokens.weight
+    network.lm_head = torch.nn.Linear(128, len(weight), bias=False)
+    network.lm_head.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
+    network.lm_head.weight[image_id:] *= 1000
+    network.config = replace(network.config, tie_word_embeddings=False)
+    engine = Engine.load(save_folder(tmp_path, network), device="cpu")
+    images = engine.encode_image([tiny_picture()])
+
+    for options in ({}, {"temperature": 5.0, "seed": 1}, {"num_beams": 3}):
+        (answer,) = engine.generate(images, ["detect cat"], max_new_tokens=20, **options)
+        assert max(answer.token_ids, default=0) < image_id
+    assert engine.tokenizer.decode(range(image_id, len(weight))) == ""
