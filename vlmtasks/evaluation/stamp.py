@@ -35,12 +35,14 @@ def file_hash(path: str | os.PathLike[str]) -> str:
 
 
 def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
-    """SHA-256 over the names and contents of a checkpoint's weights, tokenizer and settings."""
+    """SHA-256 over names and contents of the weights, tokenizer and settings in a folder.
+
+    Folders in it do not count: they are no part of the checkpoint, and may be our own output.
+    """
     digest = hashlib.sha256()
-    for path in sorted(Path(folder).rglob("*")):
+    for path in sorted(Path(folder).iterdir()):
         if path.suffix in CHECKPOINT_ENDINGS and path.is_file():
-            name = path.relative_to(folder).as_posix()
-            digest.update(f"{name}\0{file_hash(path)}\n".encode())
+            digest.update(f"{path.name}\0{file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 
