@@ -17,6 +17,7 @@ from vlmtasks.picture_names import is_picture_name
 from vlmtasks.results import Detections
 
 Answer = Detections | Generation
+_READABLE_PIXELS = 640  # smaller pictures are enlarged before anything is drawn on them
 
 
 class Stream(Protocol):
@@ -134,7 +135,7 @@ class Overlays:
 
     target: a folder, which is made if need be; or for one picture a file; None draws nothing.
     In a folder x.jpg becomes x_detect.png, and a second x.jpg of another folder x_detect-2.png.
-    Pictures of the command line are never written over.
+    Pictures of the command line are never written over. Small pictures are enlarged.
     """
 
     def __init__(self, target: Path | None, inputs: Sequence[Input], task: str) -> None:
@@ -159,7 +160,8 @@ class Overlays:
             return None
         picture = self._inputs[place].name
         path = self._target if self._is_file else self._free_name(Path(picture).stem)
-        answer.save(path, open_image(picture))
+        longest = max(answer.image_size)
+        answer.save(path, open_image(picture), zoom=max(1, _READABLE_PIXELS // longest))
         return path
 
     def _free_name(self, stem: str) -> Path:
