@@ -31,6 +31,7 @@ from vqvae import MaskCodec
 
 ALPHABET = LETTERS + DIGITS
 AHEAD = 6  # batches drawn in advance
+PHOTO_SHARE = 0.2
 
 
 @dataclass
@@ -100,7 +101,7 @@ class BatchMaker:
         pictures, dense, texts = [], [], []
         for index in range(number * batch_size, (number + 1) * batch_size):
             rng = np.random.default_rng((seed, 10, index))
-            if self.photos is not None and rng.random() < 0.35:
+            if self.photos is not None and rng.random() < PHOTO_SHARE:
                 scene = self.photos.make_scene(rng, "train")
             else:
                 # without prompts only the tower learns, the more the fuller a picture is

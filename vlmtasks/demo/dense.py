@@ -8,7 +8,7 @@ The heads that ask are thrown away after training.
 Letters: B pictures, S patches, D decoder width, O objects.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -41,6 +41,35 @@ class DenseTargets:
     codes: np.ndarray  # (O, 16)
     masks: np.ndarray  # (O, MASK_SIDE, MASK_SIDE) 0..1 within the box
     chars: np.ndarray  # (S, CHARS_PER_PATCH) character index or −1
+
+
+def keep_patches(
+    targets: list[DenseTargets], count: int, rng: np.random.Generator
+) -> tuple[np.ndarray, list[DenseTargets]]:
+    """`count` patches a picture, those with something on them first, the rest drawn by chance.
+
+    Background teaches little and costs as much. Returns their indices (B, count), ascending, and
+    the targets of what is left.
+    """
+    kept, left = [], []
+    for target in targets:
+        busy = (target.patch_object >= 0) | (target.chars >= 0).any(1)
+        order = np.argsort(0.5 * rng.random(len(busy)) - busy)
+        chosen = np.sort(np.union1d(order[: count - len(target.centers)], target.centers))
+        missing = count - len(chosen)
+        if missing:
+            others = np.setdiff1d(order, chosen, assume_unique=True)
+            chosen = np.sort(np.concatenate((chosen, rng.permutation(others)[:missing])))
+        kept.append(chosen)
+        left.append(
+            replace(
+                target,
+                patch_object=target.patch_object[chosen],
+                centers=np.searchsorted(chosen, target.centers),
+                chars=target.chars[chosen],
+            )
+        )
+    return np.stack(kept), left
 
 
 def assign_patches(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +119,7 @@ class DenseHeads(nn.Module):
         self.chars = nn.Linear(size, CHARS_PER_PATCH * size, bias=False)
         for linear in (self.edges, self.color, self.mask, self.codes, self.chars):
             nn.init.normal_(linear.weight, std=size**-0.5)
-        nn.init.normal_(self.code_keys.weight, std=1.0)
+        nn.init.normal_(self.code_keys.weight, std=0.3)
 
     def losses(
         self, image_tokens: Tensor, embeddings: Tensor, targets: list[DenseTargets], spread: float

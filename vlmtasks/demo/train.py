@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vlmtasks.demo.batches import Batch, batches, sample_pictures
-from vlmtasks.demo.dense import DenseHeads
+from vlmtasks.demo.dense import DenseHeads, keep_patches
 from vlmtasks.demo.network import build_model, start_class_queries, whiten_patches
 from vlmtasks.demo.objectives import packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary
@@ -32,6 +33,7 @@ from vqvae.muon import Muon
 
 logger = logging.getLogger(__name__)
 WHITENING_PICTURES = 300
+KEPT_PATCHES = 56  # of 100, in the tower stage
 DENSE_WEIGHTS = {
     "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
 }  # fmt: skip
@@ -53,7 +55,7 @@ class Stage:
 
 
 STAGES = {
-    "tower": Stage("tower", 12000, 12, 0, 3e-3, 1.5e-3, 1.0, 1.0, (2.5, 0.7)),
+    "tower": Stage("tower", 12000, 16, 0, 3e-3, 1.5e-3, 1.0, 1.0, (2.5, 0.7)),
     "decoder": Stage("decoder", 4000, 16, 8, 3e-3, 1.5e-3, 0.3, 0.3, (1.5, 0.4)),
     "official": Stage("official", 1200, 12, 4, 1e-3, 5e-4, 0.3, 0.1, (0.4, 0.0)),
 }
@@ -102,9 +104,15 @@ class Trainer:
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
     def _losses(self, batch: Batch, stage: Stage, spread: float) -> dict[str, Tensor]:
-        image_tokens = self.model.encode_image(batch.pixels())
         embeddings = self.model.language_model.embed_tokens.weight
-        losses = self.heads.losses(image_tokens, embeddings, batch.dense, spread)
+        dense = batch.dense
+        if stage.prompts:
+            image_tokens = self.model.encode_image(batch.pixels())
+        else:
+            rng = np.random.default_rng((self.seed, self.step))
+            kept, dense = keep_patches(dense, KEPT_PATCHES, rng)
+            image_tokens = encode_patches(self.model, batch.pixels(), torch.from_numpy(kept))
+        losses = self.heads.losses(image_tokens, embeddings, dense, spread)
         total = stage.dense_share * sum(
             (DENSE_WEIGHTS[name] * loss for name, loss in losses.items()), torch.zeros(())
         )
@@ -135,6 +143,16 @@ class Trainer:
                 optimizer.load_state_dict(saved)
                 for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                     group["peak"] = peak  # the plan's, should it have changed
+
+
+def encode_patches(model: PaliGemma, pixels: Tensor, kept: Tensor) -> Tensor:
+    """Image tokens (B, K, D) of a tower that sees only the patches kept (B, K)."""
+    tower = model.vision_tower
+    x = tower.embeddings(pixels)
+    x = x.gather(1, kept[..., None].expand(-1, -1, x.shape[-1]))
+    for layer in tower.encoder.layers:
+        x = layer(x)
+    return model.multi_modal_projector(tower.post_layernorm(x))
 
 
 def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.optim.Optimizer]:
