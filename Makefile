@@ -43,11 +43,13 @@ lock: $(VENV)/.dev
 
 # The stamps say what was installed already: .run to use the package, .dev to work on it.
 $(VENV)/.run: pyproject.toml constraints.txt
+	@echo "installing into $(VENV); the first time this takes some minutes" >&2
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt
+	@echo "installing into $(VENV); the first time this takes some minutes" >&2
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.run $@
