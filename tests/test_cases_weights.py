@@ -38,7 +38,7 @@ def test_w01_tied_head(tmp_path):
     assert "lm_head.weight" not in engine.network.state_dict()
     hidden = torch.randn(1, 128)
     expected = hidden @ engine.network.language_model.embed_tokens.weight.T
-    assert torch.equal(engine.network.logits(hidden), expected)
+    torch.testing.assert_close(engine.network.logits(hidden), expected)
 
 
 @pytest.mark.parametrize("key", ["language_model.norm.weight", "vision_tower.post_layernorm.bias"])

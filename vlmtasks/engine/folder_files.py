@@ -6,6 +6,7 @@ pickle.
 """
 
 import json
+from collections import Counter
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -51,19 +52,24 @@ def read_json(folder: Path, name: str, *, required: bool = True) -> dict[str, An
         return None
     if path.stat().st_size > MAX_JSON_BYTES:
         raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES} bytes; it is no {name}")
+    return parse_json(path.read_bytes(), path)
+
+
+def parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    """One JSON object. Raises CheckpointError for anything else, and for keys that stand twice."""
+
+    def without_double_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        data = dict(pairs)
+        if len(data) < len(pairs):
+            times = Counter(name for name, _ in pairs)
+            double = sorted(name for name in times if times[name] > 1)
+            raise CheckpointError(f"{path} holds these keys more than once: {double[:5]}")
+        return data
+
     try:
-        data = json.loads(path.read_text("utf-8"), object_pairs_hook=_no_double_keys)
+        data = json.loads(content.decode("utf-8"), object_pairs_hook=without_double_keys)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(data).__name__}")
-    return data
-
-
-def _no_double_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        names = [name for name, _ in pairs]
-        double = sorted({name for name in names if names.count(name) > 1})
-        raise CheckpointError(f"a JSON object holds these keys more than once: {double[:5]}")
     return data

@@ -6,11 +6,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vlmtasks.engine.folder_files import member, read_json
+from vlmtasks.engine.folder_files import member, parse_json, read_json
 from vlmtasks.errors import CheckpointError, MissingFileError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+MAX_HEADER_BYTES = 100_000_000  # the limit of the format
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -36,6 +37,7 @@ def read_file(folder: Path, name: str) -> dict[str, Tensor]:
     path = member(folder, name)
     if not path.is_file():
         raise MissingFileError(f"{folder} holds no {name}")
+    _check_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return {key: file.get_tensor(key) for key in file.keys()}
@@ -43,6 +45,15 @@ def read_file(folder: Path, name: str) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} is not a readable safetensors file ({error}); was it copied completely?"
         ) from error
+
+
+def _check_header(path: Path) -> None:
+    """Refuses what the library lets pass: a tensor that the header names twice."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        # a length that cannot be is for the library to explain
+        if length <= min(MAX_HEADER_BYTES, path.stat().st_size):
+            parse_json(file.read(length), path)
 
 
 def _read_shards(folder: Path, index: dict[str, Any]) -> dict[str, Tensor]:
