@@ -96,7 +96,9 @@ def _text_figures(
         figures[f"count_{name}"] = _share_right(ask, how_many, some)
     captions = ask.vlm.caption(ask.encoded)
     figures["caption_classes"] = mean(
-        classes_named(caption) == set(some) for caption, some in zip(captions, shown, strict=True)
+        classes_named(caption) == set(some)
+        for caption, some in zip(captions, shown, strict=True)
+        if some
     )
     figures["caption_exact"] = mean(
         caption == caption_of(scene) for caption, scene in zip(captions, scenes, strict=True)

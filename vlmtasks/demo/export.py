@@ -49,6 +49,7 @@ def export(state_file: Path, folder: Path) -> None:
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
+    (folder / "model.safetensors").chmod(0o644)  # safetensors writes it for the owner alone
 
 
 def _hub_name(name: str) -> str:
