@@ -1,0 +1,13 @@
+"""COCO mask AP of `segment`.
+
+    python benchmarks/coco_segmentation.py --annotations instances_val2017.json --images val2017
+
+`--help` tells all options; `vlmtasks eval coco` is the same.
+"""
+
+import sys
+
+from vlmtasks.eval_cli import app
+
+if __name__ == "__main__":
+    app(["coco", "--task", "segment", *sys.argv[1:]], prog_name="benchmarks/coco_segmentation.py")
