@@ -205,7 +205,7 @@ def _run_stage(trainer: Trainer, stage: Stage, out: Path, photos: Path | None) -
         losses = trainer.train_step(next(source), stage)
         for name, value in losses.items():
             sums[name] = sums.get(name, 0.0) * 0.98 + value * 0.02 if name in sums else value
-        if trainer.step % 20 == 0:
+        if trainer.step % 20 == 0 or trainer.step == stage.steps:
             speed = (trainer.step - first) / (time.monotonic() - started)
             row = {
                 "stage": stage.name,
@@ -216,11 +216,11 @@ def _run_stage(trainer: Trainer, stage: Stage, out: Path, photos: Path | None) -
             with open(out / "log.jsonl", "a", encoding="utf-8") as log:
                 log.write(json.dumps(row) + "\n")
         if time.monotonic() - last_saved > 180 or trainer.step == stage.steps:
-            _save(trainer, out, stage)
+            save(trainer, out, stage)
             last_saved = time.monotonic()
 
 
-def _save(trainer: Trainer, out: Path, stage: Stage) -> None:
+def save(trainer: Trainer, out: Path, stage: Stage) -> None:
     """Writes to a file beside and moves it, so that a kill never leaves half a state."""
     for name in ("state.pt", *([f"{stage.name}.pt"] if trainer.step == stage.steps else [])):
         torch.save(trainer.state() | {"plan": asdict(stage)}, out / "state.tmp")

@@ -1,0 +1,182 @@
+"""What the demo's training teaches, and that a run can stop and go on."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from vlmtasks.demo.batches import crop_to_bins
+from vlmtasks.demo.dense import (
+    LOC_CHOICES,
+    DenseTargets,
+    assign_patches,
+    keep_patches,
+    snap_loc,
+    spread_cross_entropy,
+)
+from vlmtasks.demo.evaluate import classes_named
+from vlmtasks.demo.network import build_model, whiten_patches
+from vlmtasks.demo.objectives import packed_loss, prefix_loss
+from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> DemoVocabulary:
+    return DemoVocabulary.build()
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary):
+    return build_model(vocabulary.size, vocabulary.loc_start, seed=3)
+
+
+def test_taught_bins_are_every_eighth_and_the_last():
+    assert LOC_CHOICES[:3].tolist() == [0, 8, 16]
+    assert LOC_CHOICES[-2:].tolist() == [1016, 1023]
+    assert LOC_CHOICES[snap_loc(np.array([0, 3, 5, 1019, 1023]))].tolist() == [0, 0, 8, 1016, 1023]
+
+
+def test_patches_belong_to_the_object_that_covers_them_most():
+    masks = np.zeros((2, 160, 160), bool)
+    masks[0, 0:32, 0:32] = True  # patches 0, 1, 10, 11
+    masks[1, 0:16, 32:48] = True  # patch 2
+    masks[1, 16:17, 32:48] = True  # one row of patch 12: too little to ask about
+    patch_object, centers = assign_patches(masks)
+    assert patch_object[[0, 1, 10, 11]].tolist() == [0, 0, 0, 0]
+    assert patch_object[[2, 12, 50]].tolist() == [1, -100, -1]
+    assert centers[0] in (0, 1, 10, 11)
+    assert centers[1] == 2
+
+
+def test_no_objects_leave_all_patches_background():
+    patch_object, centers = assign_patches(np.zeros((0, 160, 160), bool))
+    assert (patch_object == -1).all()
+    assert centers.shape == (0,)
+
+
+def test_kept_patches_hold_all_objects_and_their_centers():
+    patch_object = np.full(100, -1)
+    patch_object[40:50] = 0
+    target = DenseTargets(
+        patch_object, np.array([45]), np.array([3]), np.array([-100]), np.zeros((1, 4), int),
+        np.zeros((1, 16), int), np.zeros((1, 16, 16), np.float32), np.full((100, 2), -1),
+    )  # fmt: skip
+    kept, [left] = keep_patches([target], 20, np.random.default_rng(0))
+    assert kept.shape == (1, 20)
+    assert set(range(40, 50)) <= set(kept[0].tolist())
+    assert (left.patch_object == 0).sum() == 10
+    assert kept[0][left.centers[0]] == 45
+
+
+def test_spread_labels_prefer_the_neighbour_to_the_stranger():
+    wanted = torch.tensor([10])
+    near, far = torch.zeros(1, 129), torch.zeros(1, 129)
+    near[0, 11], far[0, 60] = 9.0, 9.0
+    assert spread_cross_entropy(near, wanted, 1.0) < spread_cross_entropy(far, wanted, 1.0)
+    exact = torch.zeros(1, 129)
+    exact[0, 10] = 30.0
+    assert spread_cross_entropy(exact, wanted, 0.0) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loc_yxyx", "expected"),
+    [
+        pytest.param((0, 0, 512, 512), 1.0, id="inside"),
+        pytest.param((0, 0, 1023, 1023), 0.25, id="quarter"),
+        pytest.param((512, 512, 1023, 1023), 0.0, id="outside"),
+    ],
+)
+def test_cropped_masks_hold_the_share_of_the_box(loc_yxyx, expected):
+    mask = np.zeros((160, 160), bool)
+    mask[:80, :80] = True
+    crop = crop_to_bins(mask, np.array(loc_yxyx))
+    assert crop.shape == (64, 64)
+    assert crop.mean() == pytest.approx(expected, abs=0.02)
+
+
+def test_whitened_patches_have_unit_variance_and_no_correlation(vocabulary):
+    rng = np.random.default_rng(0)
+    smooth = np.cumsum(rng.normal(size=(60, 160, 160, 3)), axis=2)
+    pictures = np.clip(smooth * 3 + 128, 0, 255).astype(np.uint8)
+    model = build_model(vocabulary.size, vocabulary.loc_start, seed=0)
+    whiten_patches(model, pictures)
+    pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+    with torch.no_grad():
+        patches = model.vision_tower.embeddings.patch_embedding(pixels)
+    features = patches[:, 32:].permute(0, 2, 3, 1).flatten(0, 2)
+    covariance = torch.cov(features.T)
+    assert covariance.diagonal()[:40].mean() == pytest.approx(1.0, abs=0.1)
+    assert (covariance - covariance.diag().diag()).abs().max() < 0.1
+
+
+def test_packed_prompts_do_not_see_each_other(model, vocabulary):
+    image_tokens = torch.randn(1, 100, 256, generator=torch.Generator().manual_seed(0))
+    first = PromptIds((2, 100, vocabulary.newline), (200, 1), "a")
+    second = PromptIds((2, 101, 102, vocabulary.newline), (201, 202, 1), "b")
+    with torch.no_grad():
+        both = packed_loss(model, image_tokens, [[first, second]], vocabulary, 0.0)["text"]
+        alone = [
+            packed_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"]
+            for prompt in (first, second)
+        ]
+    assert both.item() == pytest.approx((alone[0].item() * 2 + alone[1].item() * 3) / 5, abs=1e-5)
+
+
+def test_the_official_loss_is_that_of_the_network(model, vocabulary):
+    """The loss equals the cross-entropy of PaliGemma.forward under its own mask."""
+    image_tokens = torch.randn(1, 100, 256, generator=torch.Generator().manual_seed(0))
+    prompt = PromptIds((2, 100, vocabulary.newline), (200, 1), "a")
+    image = model.config.image_token_index
+    ids = torch.tensor([[image] * 100 + [*prompt.prefix, *prompt.suffix]])
+    is_prefix = torch.arange(105)[None] < 103
+    with torch.no_grad():
+        logits = model(ids, is_prefix, torch.ones_like(is_prefix), [image_tokens[0]])
+        wanted = torch.nn.functional.cross_entropy(logits[0, 102:104], torch.tensor([200, 1]))
+        given = prefix_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"]
+    assert given.item() == pytest.approx(wanted.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("a cat, two dogs and text", {"cat", "dog"}),
+        ("three buses", {"bus"}),
+        ("nothing", set()),
+        ("a catalog", set()),
+    ],
+)
+def test_classes_named_in_a_caption(caption, expected):
+    assert classes_named(caption) == expected
+
+
+@pytest.mark.usefixtures("drawings")
+def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    from vlmtasks.demo import train
+
+    stage = replace(train.STAGES["tower"], steps=4, batch_size=2)
+
+    def weights(folder) -> dict:
+        return torch.load(folder / "state.pt", weights_only=True)["model"]
+
+    monkeypatch.setattr(train, "WHITENING_PICTURES", 8)
+    train.run(tmp_path / "whole", [stage], seed=5, photos=None)
+    stopping = train.Trainer.train_step
+
+    def stop_at_two(self, batch, stage):
+        if self.step == 2:
+            train.save(self, tmp_path / "parts", stage)
+            raise KeyboardInterrupt
+        return stopping(self, batch, stage)
+
+    monkeypatch.setattr(train.Trainer, "train_step", stop_at_two)
+    with pytest.raises(KeyboardInterrupt):
+        train.run(tmp_path / "parts", [stage], seed=5, photos=None)
+    monkeypatch.setattr(train.Trainer, "train_step", stopping)
+    train.run(tmp_path / "parts", [stage], seed=5, photos=None)
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    log = (tmp_path / "parts" / "log.jsonl").read_text().splitlines()
+    assert json.loads(log[-1])["step"] == 4
