@@ -5,6 +5,7 @@ a shape (norm epsilon, RoPE base, soft-caps, sliding window) is the same in all 
 """
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from vlmtasks.engine.config import (
     SiglipVisionConfig,
 )
 from vlmtasks.errors import CheckpointError
+
+# What numpy and torch raise for files that are cut, no archive, or hold arrays of other shapes.
+DAMAGES = (OSError, EOFError, ValueError, IndexError, TypeError, AttributeError, RuntimeError)
 
 Split = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -137,7 +141,7 @@ def read_npz(path: Path) -> tuple[PaliGemmaConfig, dict[str, Tensor]]:
     lacks a weight.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             keys = {key.removeprefix("params/"): key for key in file.files}
             table = TABLE | (GEMMA2_TABLE if _is_gemma2(keys) else GEMMA1_TABLE)
             _check_keys(path, keys.keys(), table.keys())
@@ -147,9 +151,9 @@ def read_npz(path: Path) -> tuple[PaliGemmaConfig, dict[str, Tensor]]:
                 stored = _as_tensor(file[keys[key]])
                 shapes[key] = tuple(stored.shape)
                 tensors.update(_converted(stored, names, split))
-    except (OSError, ValueError, IndexError, RuntimeError, zipfile.BadZipFile) as error:
-        if isinstance(error, CheckpointError):
-            raise
+    except CheckpointError:
+        raise
+    except (*DAMAGES, zipfile.BadZipFile, zlib.error) as error:
         raise CheckpointError(f"{path} is not a readable big_vision .npz: {error}") from error
     return _config(shapes), tensors
 
