@@ -8,6 +8,7 @@ The functions of the same names ask the default model: the checkpoint that the e
 VLMTASKS_MODEL names, otherwise the bundled one. It is loaded when it is first needed.
 """
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -90,6 +91,8 @@ def _verb(
     method: "Callable[Concatenate[Any, list[AnyPicture], P], list[T]]",
 ) -> _Verb[P, T]:
     """Make a method for lists of pictures one for single pictures too."""
+    signature = inspect.signature(method)
+    result = str(signature.return_annotation).removeprefix("list[").removesuffix("]")
 
     @wraps(method)
     def verb(self: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,6 +100,11 @@ def _verb(
             return method(self, list(image), *args, **kwargs)
         return method(self, [image], *args, **kwargs)[0]
 
+    image = signature.parameters["image"].replace(annotation="Picture | list[Picture]")
+    verb.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=list({**signature.parameters, "image": image}.values()),
+        return_annotation=f"{result} | list[{result}]",
+    )
     return cast("_Verb[P, T]", verb)
 
 
@@ -339,7 +347,9 @@ def _load(
 ) -> VLM:
     from vlmtasks.engine import Engine
 
-    return VLM(Engine.load(BUNDLED.get(str(source), source), **options), mask_codec=mask_codec)
+    if isinstance(source, str):
+        source = BUNDLED.get(source, source)
+    return VLM(Engine.load(source, **options), mask_codec=mask_codec)
 
 
 def _for_each(
