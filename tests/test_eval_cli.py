@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 import vlmtasks.api
 from vlmtasks.eval_cli import app
-from vlmtasks.evaluation import stamp
 
 CAT = "<loc0256><loc0128><loc0768><loc0512>"
 WHOLE = "<seg000>" * 16
@@ -69,7 +68,6 @@ def stub(data: Path, monkeypatch: pytest.MonkeyPatch) -> StubVLM:
     vlm = StubVLM(data, {size: {"cat": [f"{CAT}{WHOLE} cat"]} for size in sizes}, said)
     vlm.loaded = lambda: vlm  # type: ignore[attr-defined]
     monkeypatch.setattr(vlmtasks.api, "LazyVLM", lambda *_, **__: vlm)
-    monkeypatch.setattr(stamp, "commit", lambda: "abc")  # others may commit between two runs
     return vlm
 
 

@@ -59,7 +59,7 @@ def test_present_classes_only(tmp_path: Path) -> None:
     vlm: Any = StubVLM(tmp_path)
     records = ask(vlm, plan(dataset, tmp_path, "present"), "detect", "each")
     assert vlm.asked == [((64, 64), ("cat",))]
-    assert records[1] == {"file_name": "b.png", "answers": []}
+    assert records[1] == {"file_name": "b.png", "image_size": [32, 64], "answers": []}
     outcome = score(dataset, [{"id": n, **r} for n, r in enumerate(records, 1)], "detect")
     assert outcome.scores[0].stats["AP"] == 0.0
 

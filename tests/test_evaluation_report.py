@@ -49,9 +49,10 @@ def make_report(folder: Path, results: bool = True) -> Report:
         {"label": "dog", "score": 0.3, "box_xyxy": [70, 60, 120, 110], "mask": None},
     ]
     answer = {"image_size": [200, 120], "objects": objects if results else [], "dropped": []}
+    answer |= {"text": "…", "finish_reason": "stop"}
     records = [
-        {"id": 1, "answers": [answer | {"text": "", "finish_reason": "stop"}]},
-        {"id": 2, "answers": []},
+        {"id": 1, "image_size": [200, 120], "answers": [answer]},
+        {"id": 2, "image_size": [60, 160], "answers": []},
     ]
     outcome = score(dataset, records, "segment")
     return coco_report(dataset, outcome, "segment", STAMP, folder)

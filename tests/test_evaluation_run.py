@@ -26,7 +26,7 @@ def stub(batch: Sequence[int]) -> list[dict[str, Any]]:
 def run(path: Path, items: Sequence[int] = range(10), predict: Any = stub, **head: Any) -> Any:
     return run_predictions(
         path, items, predict, item_id=lambda item: item, head={"a": 1} | head, batch_size=4
-    )
+    )[1]
 
 
 def fail(batch: Sequence[int]) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ def test_predictions_are_read_without_a_model(tmp_path: Path) -> None:
     records = run(path)
     path.write_bytes(path.read_bytes() + b'{"id": 99, "te')
     head, again = read_predictions(path)
-    assert (head, again) == ({"a": 1, "batch_size": 4}, records)
+    assert (head, again) == ({"a": 1, "batch_size": 4, "note": {}}, records)
     path.write_bytes(b'{"run"')
     with pytest.raises(DatasetError, match="no prediction yet"):
         read_predictions(path)
@@ -154,6 +154,22 @@ def test_progress_counts_what_was_there(tmp_path: Path) -> None:
     assert seen == [8, 10]
 
 
+def test_note_of_the_first_start_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.jsonl"
+    for items, commit in ((range(4), "abc"), (range(8), "def")):
+        head, records = run_predictions(
+            path,
+            items,
+            stub,
+            item_id=lambda item: item,
+            head={},
+            note={"commit": commit},
+            batch_size=4,
+        )
+        assert head == {"batch_size": 4, "note": {"commit": "abc"}}
+        assert len(records) == len(items)
+
+
 def test_checkpoint_hash_depends_on_names_and_contents(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     (tmp_path / "README.md").write_bytes(b"words")
@@ -165,9 +181,9 @@ def test_checkpoint_hash_depends_on_names_and_contents(tmp_path: Path) -> None:
 
 
 def test_stamp_says_how_to_repeat_and_is_the_same_twice() -> None:
-    stamp = make_stamp("vlmtasks eval coco", {"classes": "all"}, {"sha256": "0"})
-    assert json.loads(json.dumps(stamp)) == make_stamp(
-        "vlmtasks eval coco", {"classes": "all"}, {"sha256": "0"}
-    )
+    head = {"checkpoint": {"sha256": "0"}, "note": {"commit": "abc", "machine": "1 core"}}
+    stamp = make_stamp("vlmtasks eval coco", {"classes": "all"}, head)
+    assert json.loads(json.dumps(stamp)) == stamp
     assert stamp["versions"].keys() >= {"python", "vlmtasks", "numpy", "pycocotools"}
-    assert "core" in stamp["machine"]
+    assert (stamp["commit"], stamp["machine"]) == ("abc", "1 core")
+    assert "core" in make_stamp("vlmtasks eval coco", {}, {})["machine"]

@@ -35,7 +35,7 @@ def coco_report(
             Picture(
                 image.file_name,
                 paths.get(image.file_name),
-                found.image_size if found.image_size != (1, 1) else image.size_wh or (1, 1),
+                found.image_size,
                 truths,
                 detected,
                 match(truths, detected),

@@ -109,8 +109,9 @@ def ask(
 ) -> list[dict[str, Any]]:
     """The records of a batch: for each picture its answers, or the error that it could not be read.
 
-    A record is {"file_name", "answers": [{"labels": asked, **Detections.to_dict()}, …]} or
-    {"file_name", "error"}. options: see `vlmtasks.batches.Options`.
+    A record is {"file_name", "image_size", "answers": [{"labels": asked, **Detections.to_dict()},
+    …]}, without answers that are empty, or {"file_name", "error"}. options: see
+    `vlmtasks.batches.Options`.
     """
     opened = [_open(item) for item in items]
     pictures = [picture for picture in opened if not isinstance(picture, str)]
@@ -122,7 +123,7 @@ def ask(
         if isinstance(picture, str):
             record["error"] = picture
         else:
-            record["answers"] = []
+            record |= {"image_size": list(picture.size), "answers": []}
             readable.append((item, next(encoded), record))
         records.append(record)
     verb = vlm.detect if task == "detect" else vlm.segment
@@ -132,7 +133,8 @@ def ask(
             continue
         answers = verb([picture for _, picture, _ in asked], labels, **options)
         for (_, _, record), answer in zip(asked, answers, strict=True):
-            record["answers"].append({"labels": list(labels), **answer.to_dict()})
+            if answer.text:
+                record["answers"].append({"labels": list(labels), **answer.to_dict()})
     return records
 
 
@@ -212,11 +214,10 @@ def _merge(record: Mapping[str, Any], deduplicate: bool) -> tuple[Detections, bo
     """All answers about a picture as one, and whether any was cut."""
     try:
         answers = [Detections.from_dict(answer) for answer in record["answers"]]
-        size_wh = answers[0].image_size if answers else (1, 1)
         objects = [entry for answer in record["answers"] for entry in answer["objects"]]
         merged = Detections.from_dict(
             {
-                "image_size": size_wh,
+                "image_size": record["image_size"],
                 "objects": objects,
                 "text": " | ".join(answer.text for answer in answers if answer.text),
                 "dropped": [entry for answer in record["answers"] for entry in answer["dropped"]],

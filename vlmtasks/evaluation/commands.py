@@ -27,7 +27,13 @@ from vlmtasks.evaluation.coco_ap import CocoScores, coco_scores
 from vlmtasks.evaluation.coco_report import coco_report
 from vlmtasks.evaluation.report import write_report
 from vlmtasks.evaluation.run import read_predictions, run_predictions
-from vlmtasks.evaluation.stamp import checkpoint_hash, file_hash, make_stamp, versions
+from vlmtasks.evaluation.stamp import (
+    checkpoint_hash,
+    file_hash,
+    make_stamp,
+    versions,
+    where_and_what,
+)
 from vlmtasks.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -88,9 +94,7 @@ def evaluate_coco(common: Common, options: CocoOptions) -> int:
         deduplicate=options.deduplicate,
         backend=options.backend,
     )
-    stamp = make_stamp(
-        common.command, {**head.get("protocol", {}), **_scoring(options)}, head.get("checkpoint")
-    )
+    stamp = make_stamp(common.command, {**head.get("protocol", {}), **_scoring(options)}, head)
     common.out.mkdir(parents=True, exist_ok=True)
     write_results(common.out / "results.json", outcome.results)
     counts = {"pictures": len(records[: common.limit]), "failed": len(outcome.failed)}
@@ -125,7 +129,7 @@ def show_oracle(common: Common, options: CocoOptions, scale: int, codec_path: Pa
         for row in rows
     }
     common.out.mkdir(parents=True, exist_ok=True)
-    stamp = make_stamp(common.command, {"oracle": True, "box scale": scale}, None)
+    stamp = make_stamp(common.command, {"oracle": True, "box scale": scale}, {})
     write_json(common.out / "oracle.json", {"scores": figures, "stamp": stamp})
     return FINE
 
@@ -168,7 +172,7 @@ def evaluate_text(common: Common, options: TextOptions) -> int:
     notes = [f"{len(failed)} pictures could not be read: {failed[0]['error']}"] if failed else []
     common.out.mkdir(parents=True, exist_ok=True)
     protocol = {**head.get("protocol", {}), "metric": _metric(options)}
-    stamp = make_stamp(common.command, protocol, head.get("checkpoint"))
+    stamp = make_stamp(common.command, protocol, head)
     counts = {"questions": len(records), "failed": len(failed)}
     report = {"scores": figures, "counts": counts, "notes": notes, "stamp": stamp}
     write_json(common.out / "scores.json", report)
@@ -194,7 +198,7 @@ def _run_coco(
     head = _head(common, vlm, options.annotations, {**protocol, **extra})
     if options.task == "segment":
         head["checkpoint"]["mask codec"] = vlm.mask_codec.fingerprint
-    return head, _run(
+    return _run(
         common,
         items,
         lambda batch: coco_task.ask(
@@ -223,7 +227,7 @@ def _run_text(
         options.annotations,
         {**protocol, "max_new_tokens": longest, "box scale": scale},
     )
-    return head, _run(
+    return _run(
         common,
         [(item, paths[item.image]) for item in items],
         lambda batch: text_task.ask_texts(
@@ -252,7 +256,7 @@ def _run(
     ask: Callable[[Sequence[Any]], Sequence[Mapping[str, Any]]],
     item_id: Callable[[Any], int | str],
     head: Mapping[str, Any],
-) -> list[dict[str, Any]]:
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     hidden = True if common.quiet else None  # None: hidden where stderr is no terminal
     with tqdm(total=len(items), unit="picture", disable=hidden, file=sys.stderr) as bar:
         return run_predictions(
@@ -261,6 +265,7 @@ def _run(
             ask,
             item_id=item_id,
             head=head,
+            note=where_and_what(),
             batch_size=common.batch_size,
             report=lambda done: bar.update(done - bar.n),
         )
@@ -280,7 +285,7 @@ def _score_foreign_results(common: Common, options: CocoOptions, dataset: CocoDa
         for kind in kinds
     ]
     protocol = {"task": options.task, "results": options.predictions.name, **_scoring(options)}
-    stamp = make_stamp(common.command, protocol, None)
+    stamp = make_stamp(common.command, protocol, {})
     common.out.mkdir(parents=True, exist_ok=True)
     _write_scores(common.out, scores, {"pictures": len(ids), "failed": 0}, [], stamp)
     _tell(scores, [], common.out)

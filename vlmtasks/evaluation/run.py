@@ -34,15 +34,17 @@ def run_predictions(
     *,
     item_id: Callable[[Item], int | str],
     head: Mapping[str, Any],
+    note: Mapping[str, Any] | None = None,
     batch_size: int,
     report: Callable[[int], object] = lambda _: None,
-) -> list[Record]:
-    """Ask about those items that `path` holds no prediction for; return all predictions.
+) -> tuple[dict[str, Any], list[Record]]:
+    """Ask about those items that `path` holds no prediction for; return head and predictions.
 
     predict: one mapping for each item of a batch, in order; JSON must be able to hold it. The key
         "id" is added.
     item_id: an id of its own for each item.
     head: what the predictions depend on: protocol, checkpoint, data, versions.
+    note: what may be another when the run goes on; the first start's is kept in the head.
     report: called with the number of items done, first with those found in the file.
 
     InputError: the file belongs to a run with another head, or another process writes to it.
@@ -50,9 +52,9 @@ def run_predictions(
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be at least 1")
     ids = [item_id(item) for item in items]
-    whole_head = {"run": {**head, "batch_size": batch_size}}
+    whole_head = {**head, "batch_size": batch_size, "note": dict(note or {})}
     with _locked(Path(path)) as file:
-        records = _resume(file, os.fspath(path), whole_head, ids, batch_size)
+        found_head, records = _resume(file, os.fspath(path), whole_head, ids, batch_size)
         report(len(records))
         for start in range(len(records), len(items), batch_size):
             batch = items[start : start + batch_size]
@@ -63,7 +65,7 @@ def run_predictions(
             _append(file, fresh)
             records += json.loads(to_json(fresh))  # as they would be read back: tuples are lists
             report(len(records))
-    return records
+    return found_head, records
 
 
 def read_predictions(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Record]]:
@@ -83,14 +85,15 @@ def read_predictions(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list
 
 def _resume(
     file: BinaryIO, place: str, head: Mapping[str, Any], ids: Sequence[int | str], batch_size: int
-) -> list[Record]:
-    """Bring the file to the end of its last whole batch and return the predictions in it."""
+) -> tuple[dict[str, Any], list[Record]]:
+    """Bring the file to the end of its last whole batch; return its head and predictions."""
     lines = list(_whole_lines(file.read(), place))
     if not lines:
         file.truncate(0)
-        _append(file, [head])
-        return []
-    _check_head(_head_of(lines[0][0], place), head["run"], place)
+        _append(file, [{"run": head}])
+        return json.loads(to_json(head)), []
+    found_head = _head_of(lines[0][0], place)
+    _check_head(found_head, head, place)
     records = [value for value, _ in lines[1 : len(ids) + 1]]
     kept = len(records) if len(records) == len(ids) else len(records) // batch_size * batch_size
     for number, (record, wanted) in enumerate(zip(records[:kept], ids, strict=False), start=2):
@@ -101,7 +104,7 @@ def _resume(
             )
     if len(lines) - 1 <= len(ids):  # more predictions than items: this run has a lower limit
         file.truncate(lines[kept][1])
-    return records[:kept]
+    return found_head, records[:kept]
 
 
 def _whole_lines(data: bytes, place: str) -> Iterator[tuple[Record, int]]:
@@ -133,7 +136,7 @@ def _check_head(found: Mapping[str, Any], wanted: Mapping[str, Any], place: str)
     changes = [
         f"{key} was {to_json(found.get(key))} and is now {to_json(wanted.get(key))}"
         for key in sorted(found.keys() | wanted.keys())
-        if found.get(key) != wanted.get(key)
+        if key != "note" and found.get(key) != wanted.get(key)
     ]
     if changes:
         raise InputError(

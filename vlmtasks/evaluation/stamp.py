@@ -74,20 +74,26 @@ def machine() -> str:
 
 
 def make_stamp(
-    command: str, protocol: Mapping[str, Any], checkpoint: Mapping[str, Any] | None
+    command: str, protocol: Mapping[str, Any], head: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything to repeat a result: how it was asked for, what was asked, with what, where.
 
+    head: that of the run, which says what made the predictions; {} for those of another tool.
     It holds no time, so that the same run twice gives the same file.
     """
     return {
         "command": command,
         "protocol": dict(protocol),
-        "checkpoint": None if checkpoint is None else dict(checkpoint),
-        "versions": versions(),
-        "commit": commit(),
-        "machine": machine(),
+        "checkpoint": head.get("checkpoint"),
+        "data": head.get("data"),
+        "versions": head.get("versions") or versions(),
+        **(head.get("note") or where_and_what()),
     }
+
+
+def where_and_what() -> dict[str, Any]:
+    """The commit and the machine."""
+    return {"commit": commit(), "machine": machine()}
 
 
 def _git(root: Path, *arguments: str) -> str:
