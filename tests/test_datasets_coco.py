@@ -203,6 +203,21 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["list", "object"])
+def test_wrong_results_name_file_line_and_entry(tmp_path: Path, wrapped: bool) -> None:
+    row = {"image_id": 1, "category_id": 2, "bbox": [1, 2, 3, 4], "score": 0.5}
+    rows: Any = [row, row | {"bbox": [1]}, row | {"image_id": 3}]
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"annotations": rows} if wrapped else rows, indent=1))
+    with pytest.raises(DatasetError) as caught:
+        read_results(path, read_coco(instances()))
+    line = path.read_text().split("\n").index("  {" if wrapped else " {") + 1
+    starts = [n for n, text in enumerate(path.read_text().split("\n"), 1) if text.strip() == "{"]
+    starts = [n for n in starts if n >= line]
+    assert f"results.json, line {starts[1]}, entry 1: bbox is [1]" in str(caught.value)
+    assert f"results.json, line {starts[2]}, entry 2: image_id is 3" in str(caught.value)
+
+
 def real_val(shared_data: Path) -> CocoDataset:
     return read_coco(shared_data / "coco-tiny" / "annotations" / "instances_val2017.json")
 

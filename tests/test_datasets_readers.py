@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,10 @@ from PIL import Image
 
 from vlmtasks.datasets.coco import to_coco_dict
 from vlmtasks.datasets.coco_reader import read_coco
+from vlmtasks.datasets.detection_jsonl import read_detection_jsonl
 from vlmtasks.datasets.folder import picture_size, read_folder
+from vlmtasks.datasets.jsonl import read_examples
+from vlmtasks.datasets.paligemma_examples import coco_examples
 from vlmtasks.datasets.voc import read_voc
 from vlmtasks.datasets.yolo import read_yolo
 from vlmtasks.errors import DatasetError, VlmtasksError
@@ -227,3 +231,64 @@ def test_any_bytes_raise_only_our_errors(tmp_path: Path, content: bytes) -> None
             read()
         except VlmtasksError:
             pass
+
+
+# --- training examples ---------------------------------------------------------------------------
+
+CAT = "<loc0256><loc0128><loc0768><loc0512> cat"
+
+
+def examples(tmp_path: Path, *records: dict[str, str]) -> Path:
+    picture(tmp_path / "a.png")
+    picture(tmp_path / "b.png", (640, 480))
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    return path
+
+
+def test_examples_become_a_data_set(tmp_path: Path) -> None:
+    path = examples(
+        tmp_path,
+        {"image": "b.png", "prefix": "detect dog ; cat", "suffix": CAT},
+        {"image": "a.png", "prefix": "caption en", "suffix": "a cat"},
+        {"image": "b.png", "prefix": "detect Bird", "suffix": ""},
+        {"image": "a.png", "prefix": "detect cat", "suffix": f"{CAT} ; {CAT}"},
+    )
+    dataset = read_detection_jsonl(path, tmp_path)
+    assert dataset.categories == {1: "dog", 2: "cat", 3: "Bird"}
+    assert [image.file_name for image in dataset.images.values()] == ["b.png", "a.png"]
+    first, *others = dataset.annotations
+    assert (first.image_id, first.category_id) == (1, 2)
+    assert first.bbox_xywh == (80, 120, 240, 240)
+    assert [entry.image_id for entry in others] == [2, 2]
+
+
+def test_examples_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = examples(tmp_path, {"image": "b.png", "prefix": "detect cat", "suffix": CAT})
+    written = coco_examples(read_detection_jsonl(path, tmp_path), "detect").examples
+    assert written == read_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        pytest.param({"suffix": "<loc0001> cat"}, "no object: bad box count", id="one-loc"),
+        pytest.param({"suffix": CAT[:-4]}, "no label", id="no-label"),
+        pytest.param({"suffix": None}, "suffix is None", id="no-suffix"),
+        pytest.param({"image": "broken.png"}, "cannot be read as a picture", id="broken"),
+    ],
+)
+def test_wrong_examples_name_file_and_line(tmp_path: Path, record: Any, words: str) -> None:
+    (tmp_path / "broken.png").write_bytes(b"x")
+    good = {"image": "b.png", "prefix": "detect cat", "suffix": CAT}
+    path = examples(tmp_path, good, {**good, **record})
+    with pytest.raises(DatasetError, match=r"train\.jsonl, line 2: ") as caught:
+        read_detection_jsonl(path, tmp_path)
+    assert words in str(caught.value)
+    assert len(read_detection_jsonl(path, tmp_path, skip_bad=True).annotations) == 1
+
+
+def test_no_detection_examples(tmp_path: Path) -> None:
+    path = examples(tmp_path, {"image": "a.png", "prefix": "ocr", "suffix": "x"})
+    with pytest.raises(DatasetError, match="no example of detect"):
+        read_detection_jsonl(path, tmp_path)

@@ -4,6 +4,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from vlmtasks.datasets.coco import CocoDataset, polygons_to_rle
@@ -16,7 +17,7 @@ from vlmtasks.datasets.coco_entries import (
     describe,
     load_json,
 )
-from vlmtasks.datasets.json_files import write_json
+from vlmtasks.datasets.json_files import line_of_entry, write_json
 from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
 from vlmtasks.errors import DatasetError
 
@@ -45,7 +46,8 @@ def read_results(
         try:
             result = _check_result(row, dataset, may_lack_score=isinstance(value, Mapping))
         except ValueError as error:
-            problems.add(f"{name}, entry {index}", str(error))
+            key = "annotations" if isinstance(value, Mapping) else None
+            problems.add(partial(_place, source, name, key, index), str(error))
             continue
         if result["category_id"] in dataset.categories:
             results.append(result)
@@ -65,6 +67,11 @@ def read_results(
 def write_results(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write COCO results; an empty list is a valid file. InputError: rows that JSON cannot hold."""
     write_json(path, [dict(row) for row in rows])
+
+
+def _place(source: Any, name: str, key: str | None, index: int) -> str:
+    line = line_of_entry(source, key, index) if isinstance(source, (str, os.PathLike)) else None
+    return f"{name}, line {line}, entry {index}" if line else f"{name}, entry {index}"
 
 
 def _check_result(row: Any, dataset: CocoDataset, *, may_lack_score: bool) -> dict[str, Any]:

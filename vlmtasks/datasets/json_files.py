@@ -78,8 +78,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     os.replace(draft, target)
 
 
-def line_of_entry(path: str | os.PathLike[str], key: str, index: int) -> int | None:
-    """The line on which `value[key][index]` of a JSON file starts; None when it is not there."""
+def line_of_entry(path: str | os.PathLike[str], key: str | None, index: int) -> int | None:
+    """The line on which `value[key][index]` of a JSON file starts; None when it is not there.
+
+    key: None for a file that is a list itself.
+    """
     text = read_text(path)
     try:
         start = _find_entry(text, key, index)
@@ -95,9 +98,11 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _find_entry(text: str, key: str, index: int) -> int | None:
+def _find_entry(text: str, key: str | None, index: int) -> int | None:
     """The offset of an element of a top-level array, by decoding what comes before it."""
-    at = _skip_blanks(text, 0) + 1  # behind "{"
+    at = _skip_blanks(text, 0) + 1  # behind "{" or "["
+    if key is None:
+        return _nth_element(text, at, index)
     while text[at := _skip_blanks(text, at)] != "}":
         name, at = _DECODER.raw_decode(text, at)
         at = _skip_blanks(text, _skip_blanks(text, at) + 1)  # behind ":"

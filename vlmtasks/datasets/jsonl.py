@@ -66,20 +66,24 @@ def read_examples(path: str | os.PathLike[str]) -> list[TrainingExample]:
     examples = []
     problems = Problems()
     for number, record in read_jsonl(path):
-        wrong = [
-            f"{key} is {shorten(record.get(key))}"
-            for key in ("image", "prefix", "suffix")
-            if not isinstance(record.get(key), str) or (key == "image" and not record[key])
-        ]
-        if wrong:
-            problems.add(
-                f"{os.fspath(path)}, line {number}",
-                f"{', '.join(wrong)}; all of image, prefix and suffix must be str",
-            )
-        else:
-            examples.append(TrainingExample(record["image"], record["prefix"], record["suffix"]))
+        try:
+            examples.append(read_training_example(record))
+        except ValueError as error:
+            problems.add(f"{os.fspath(path)}, line {number}", str(error))
     problems.raise_if_any()
     return examples
+
+
+def read_training_example(record: Mapping[str, Any]) -> TrainingExample:
+    """Check one object. ValueError, without its place: image, prefix or suffix is not a str."""
+    wrong = [
+        f"{key} is {shorten(record.get(key))}"
+        for key in ("image", "prefix", "suffix")
+        if not isinstance(record.get(key), str) or (key == "image" and not record[key])
+    ]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}; all of image, prefix and suffix must be str")
+    return TrainingExample(record["image"], record["prefix"], record["suffix"])
 
 
 def write_examples(path: str | os.PathLike[str], examples: Iterable[TrainingExample]) -> None:

@@ -18,8 +18,9 @@ from tqdm import tqdm
 from vlmtasks.datasets.coco import CocoDataset
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.coco_results import read_results, write_results
+from vlmtasks.datasets.detection_jsonl import read_detection_jsonl
 from vlmtasks.datasets.folder import picture_size
-from vlmtasks.datasets.json_files import read_json, write_json
+from vlmtasks.datasets.json_files import write_json
 from vlmtasks.datasets.paths import find_pictures
 from vlmtasks.errors import InputError
 from vlmtasks.evaluation import coco_task, oracle, text_items, text_task
@@ -80,7 +81,7 @@ class CocoOptions:
 
 def evaluate_coco(common: Common, options: CocoOptions) -> int:
     """Detection or segmentation on a COCO instances file. Returns the exit status."""
-    dataset = read_coco(options.annotations)
+    dataset = _read_dataset(options)
     if options.predictions is not None and options.predictions.suffix == ".json":
         return _score_foreign_results(common, options, dataset)
     if options.predictions is not None:
@@ -109,7 +110,7 @@ def evaluate_coco(common: Common, options: CocoOptions) -> int:
 
 def show_oracle(common: Common, options: CocoOptions, scale: int, codec_path: Path | None) -> int:
     """Print what the tokens can reach on a data set, as a table; no model takes part."""
-    dataset = read_coco(options.annotations)
+    dataset = _read_dataset(options)
     if common.limit is not None:
         dataset = dataset.subset(list(dataset.images)[: common.limit])
     backend = options.backend
@@ -180,6 +181,15 @@ def evaluate_text(common: Common, options: TextOptions) -> int:
         print(f"{name:<16} {_plain(value)}")
     _say_notes(notes, common.out)
     return SOME_FAILED if failed else FINE
+
+
+def _read_dataset(options: CocoOptions) -> CocoDataset:
+    """A COCO file, or a .jsonl of training examples."""
+    if options.annotations.suffix.lower() not in (".jsonl", ".ndjson"):
+        return read_coco(options.annotations)
+    if options.images is None:
+        raise InputError("images is missing; examples in .jsonl need the pictures, --images DIR")
+    return read_detection_jsonl(options.annotations, options.images)
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -277,7 +287,7 @@ def _run(
 def _score_foreign_results(common: Common, options: CocoOptions, dataset: CocoDataset) -> int:
     """COCO results of any tool: figures without report, since the answers are not known."""
     assert options.predictions is not None
-    results = read_results(read_json(options.predictions), dataset)
+    results = read_results(options.predictions, dataset)
     ids = list(dataset.images)[: common.limit]
     kinds = ("bbox",) if options.task == "detect" else ("bbox", "segm")
     scores = [
