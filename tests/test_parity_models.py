@@ -26,11 +26,8 @@ def test_model_equals_transformers(index):
     assert len(table.rows) == 9
 
 
-@pytest.mark.parametrize("index", range(4), ids=lambda i: f"seed{SEED}-{i}")
-def test_bfloat16_is_as_close_to_float32_as_transformers(index):
-    ours, theirs = parity.compare_bfloat16(parity.draw_case(SEED, index))
-
-    assert ours <= theirs * parity.BFLOAT16_BOUND
+def test_bfloat16_is_as_close_to_float32_as_transformers():
+    assert parity.compare_bfloat16(SEED, 10) <= parity.BFLOAT16_BOUND
 
 
 def test_greedy_answers_are_no_echo():

@@ -271,7 +271,7 @@ class Engine:
 
     def _joined(self, image: EncodedImage | Sequence[EncodedImage]) -> Tensor:
         """All image tokens of one prompt (S, D), picture after picture."""
-        parts = [image] if isinstance(image, EncodedImage) else list(image)
+        parts = list(image) if isinstance(image, Sequence) else [image]
         for part in parts:
             if not isinstance(part, EncodedImage):
                 raise InputError(
