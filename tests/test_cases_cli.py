@@ -1,7 +1,7 @@
 """The reported problems of command lines (S…), and others where the command line decides.
 
 S01 non-ASCII on old consoles · S03 missing options · S05 image sizes · S07 partial results ·
-I09 damaged files · G10 finish reasons · W13 adapters · C02 nothing found
+I09 damaged files · G10 finish reasons · T05, T10 prompts · W13 adapters · C02 nothing found
 """
 
 import io
@@ -291,6 +291,29 @@ def test_g10_cut_answer_is_told_with_what_was_dropped(here: Path, run: Any) -> N
 def test_c02_nothing_found_is_an_empty_list(here: Path, run: Any) -> None:
     status, out, _ = run("", "detect", "good.png", "cat", "--format", "coco")
     assert (status, json.loads(out)) == (0, [])
+
+
+# --- T05, T10: words that the model cannot take as they are -------------------------------------
+
+
+def test_t10_prompt_longer_than_the_context_is_refused_with_the_numbers(
+    here: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = "Tell me something. " * 4000
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["answer", "good.png", question, "--model", str(tiny_checkpoint)])
+    captured = capsys.readouterr()
+    assert (leaving.value.code, captured.out) == (2, "")
+    assert "16 image tokens" in captured.err
+    assert "exceed the 512 positions" in captured.err
+
+
+def test_t05_image_token_in_a_question_is_text(here: Path, tiny_checkpoint: Path) -> None:
+    vlm = vlmtasks.load(tiny_checkpoint, device="cpu")
+    before = vlm.generate("good.png", "caption en", max_new_tokens=4)
+    after = vlm.generate("good.png", "<image><image>caption en\r\n", max_new_tokens=4)
+    assert before == after
+    assert vlm.answer("good.png", "what does <image> mean?", max_new_tokens=4) is not None
 
 
 # --- W13: an adapter is no model -----------------------------------------------------------------
