@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from vlmtasks.boxes import SizeWH
 from vlmtasks.datasets.coco import CocoDataset, ImageId, annotation_rle
 from vlmtasks.errors import DatasetError, InputError, MissingExtraError
-from vlmtasks.rle import RLE, encode_rle, rle_area
+from vlmtasks.rle import RLE, pack_runs, rle_area
 
 Kind = Literal["bbox", "segm"]
 Backend = Literal["pycocotools", "faster-coco-eval"]
@@ -162,7 +162,7 @@ def _truths(
 def _empty_mask(size_wh: SizeWH | None) -> RLE:
     """An object without mask among others with one: nothing can match it."""
     width, height = size_wh or (1, 1)
-    return encode_rle(np.zeros((height, width), np.bool_))
+    return pack_runs([height * width], height, width)
 
 
 def _rows(
