@@ -18,10 +18,10 @@ CASES = [
     ("M01-640x480", CAT, (640, 480), FULL, 57600, [80, 120, 240, 240]),
     ("M03", CAT, (640, 480), -FULL, 0, [0, 0, 0, 0]),
     ("M03-zero-is-background", CAT, (640, 480), 0 * FULL, 0, [0, 0, 0, 0]),
-    ("M05-640x480", TINY, (640, 480), FULL, 0, [0, 0, 0, 0]),
+    ("M05-640x480", TINY, (640, 480), FULL, 1, [312, 234, 1, 1]),
     ("M05-100x80", TINY, (100, 80), FULL, 0, [0, 0, 0, 0]),
-    ("M10", "<loc0000><loc0512><loc1023><loc0513>", (2000, 10), FULL, 9, [1000, 0, 1, 9]),
-    ("M10-row", "<loc0512><loc0000><loc0513><loc1023>", (10, 2000), FULL, 9, [0, 1000, 9, 1]),
+    ("M10", "<loc0000><loc0512><loc1023><loc0513>", (2000, 10), FULL, 20, [1000, 0, 2, 10]),
+    ("M10-row", "<loc0512><loc0000><loc0513><loc1023>", (10, 2000), FULL, 20, [0, 1000, 10, 2]),
     (
         "corner-first",
         "<loc0000><loc0000><loc0512><loc0512>",
@@ -35,12 +35,12 @@ CASES = [
         "<loc0512><loc0512><loc1023><loc1023>",
         (100, 80),
         FULL,
-        49 * 39,
-        [50, 40, 49, 39],
+        2000,
+        [50, 40, 50, 40],
     ),
-    ("whole", "<loc0000><loc0000><loc1023><loc1023>", (100, 80), FULL, 99 * 79, [0, 0, 99, 79]),
-    ("one-pixel-picture", "<loc0000><loc0000><loc1023><loc1023>", (1, 1), FULL, 0, [0, 0, 0, 0]),
-    ("truncated-edges", "<loc0001><loc0001><loc0019><loc0019>", (100, 100), FULL, 1, [0, 0, 1, 1]),
+    ("whole", "<loc0000><loc0000><loc1023><loc1023>", (100, 80), FULL, 8000, [0, 0, 100, 80]),
+    ("one-pixel-picture", "<loc0000><loc0000><loc1023><loc1023>", (1, 1), FULL, 1, [0, 0, 1, 1]),
+    ("rounded-edges", "<loc0001><loc0001><loc0019><loc0019>", (100, 100), FULL, 4, [0, 0, 2, 2]),
 ]
 
 
@@ -100,9 +100,10 @@ BEYOND = [
     pytest.param((100, 0, 200, 80), 0, id="right-of-it"),
     pytest.param((-20, 0, -10, 80), 0, id="left-of-it"),
     pytest.param((10, 10, 10, 20), 0, id="no-width"),
-    pytest.param((10.2, 10, 10.9, 20), 0, id="within-a-pixel"),
+    pytest.param((10.2, 10, 10.4, 20), 0, id="within-a-pixel"),
     pytest.param((20, 20, 10, 10), 0, id="reversed"),
-    pytest.param((-0.5, -0.5, 1.5, 1.5), 1, id="half-pixels"),
+    pytest.param((10.2, 10, 10.9, 20), 10, id="rounds-to-a-pixel"),
+    pytest.param((-0.5, -0.5, 1.5, 1.5), 4, id="half-pixels"),
 ]
 
 

@@ -105,7 +105,7 @@ def test_F07_run_lengths_of_single_objects_are_used() -> None:
     (example,) = coco_examples(read_coco(value), "segment", codec=Recorder()).examples
     codes = "".join(f"<seg{code:03d}>" for code in range(16))
     assert example.prefix == "segment cat"
-    assert example.suffix == f"<loc0256><loc0103><loc0768><loc0113>{codes} cat"
+    assert example.suffix == f"<loc0256><loc0102><loc0768><loc0113>{codes} cat"
 
 
 def test_F09_loss_mask_end_and_token_types() -> None:

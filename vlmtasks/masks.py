@@ -1,10 +1,12 @@
 """Masks of objects: from 64×64 values in a box to pixels of the picture.
 
 The one rule for pixels is that of big_vision's evaluator (evaluators/proj/paligemma/transfers/
-segmentation.py): box edges are truncated to whole pixels, the 64×64 *values* are resized to the
-box bilinearly (PIL, mode F, with antialiasing when they shrink), and what is above 0 afterwards is
-foreground. A box that is thinner than a pixel has an empty mask; what lies outside of the picture
-is cut off.
+segmentation.py): the 64×64 *values* are resized to the box bilinearly (PIL, mode F, with
+antialiasing when they shrink), and what is above 0 afterwards is foreground. Box edges are rounded
+to whole pixels, half to even: bin 1023 of 1024 lies less than a pixel before the border of most
+pictures, and the evaluator's truncation would leave the border row of every mask empty (evaluating
+RefCOCO truncates, as there). A box that rounds to no pixel has an empty mask; what lies outside of
+the picture is cut off.
 """
 
 import operator
@@ -17,7 +19,16 @@ from PIL import Image
 
 from vlmtasks.boxes import SizeWH, check_boxes, check_image_size
 from vlmtasks.errors import InputError
-from vlmtasks.rle import RLE, check_rle, column_runs, decode_rle, encode_rle, pack_runs, rle_area
+from vlmtasks.rle import (
+    MAX_PIXELS,
+    RLE,
+    check_rle,
+    column_runs,
+    decode_rle,
+    encode_rle,
+    pack_runs,
+    rle_area,
+)
 
 MAP_SIZE = 64
 
@@ -58,7 +69,10 @@ class Masks:
     def from_dense(cls, masks: ArrayLike, image_size: SizeWH) -> "Masks":
         """From (N, H, W) pixels of any number type, foreground above 0; kept as run lengths."""
         width, height = check_image_size(image_size)
-        array = np.asarray(masks)
+        try:
+            array = np.asarray(masks)
+        except ValueError:
+            raise InputError("masks have unequal sizes; they must be (N, H, W)") from None
         if array.size == 0 and array.shape[0] == 0:
             return cls([], [], image_size)
         if array.ndim != 3 or array.shape[1:] != (height, width):
@@ -142,6 +156,8 @@ class Masks:
             return {"size": list(item["size"]), "counts": item["counts"]}
         width, height = self.image_size
         x0, y0, x1, y1 = (0, 0, 0, 0) if item is None else _visible(item[1], self.image_size)
+        if height * width > MAX_PIXELS:  # before the memory is asked for
+            raise InputError(f"{self} have no run lengths, which count less than 2³¹ pixels")
         columns = np.zeros((height, x1 - x0), dtype=np.bool_, order="F")
         if item is not None:
             _paste(columns[y0:y1], *item, (x0, y0, x1, y1))
@@ -192,7 +208,7 @@ def check_map(values: ArrayLike) -> NDArray[np.float32]:
 
 def pixel_edges(box_xyxy: Sequence[float] | NDArray[np.float64]) -> tuple[int, int, int, int]:
     """The whole pixels (x0, y0, x1, y1) over which the mask of a box of float pixels is pasted."""
-    left, top, right, bottom = (int(edge) for edge in box_xyxy)
+    left, top, right, bottom = (round(float(edge)) for edge in box_xyxy)
     return left, top, right, bottom
 
 

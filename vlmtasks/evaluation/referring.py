@@ -131,7 +131,8 @@ def _score_one(
         [(x1, y1, x2, y2)], np.array([truth.box_xyxy]) / (width, height, width, height)
     )
     box_xyxy = x1 * width, y1 * height, x2 * width, y2 * height
-    valid = int(box_xyxy[2]) > int(box_xyxy[0]) and int(box_xyxy[3]) > int(box_xyxy[1])
-    mask = paste_mask(values, box_xyxy, (width, height))
+    pixels_xyxy = [int(edge) for edge in box_xyxy]  # truncated, as big_vision does
+    valid = pixels_xyxy[2] > pixels_xyxy[0] and pixels_xyxy[3] > pixels_xyxy[1]
+    mask = paste_mask(values, pixels_xyxy, (width, height))
     shared = int((mask & truth.mask).sum())
     return shared, wanted + int(mask.sum()) - shared, float(box_overlap[0, 0]), valid
