@@ -31,11 +31,13 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from vlmtasks.engine.checkpoints import build_network
 from vlmtasks.engine.config import GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
-from vlmtasks.engine.decoding import DecodingOptions, TokenLimits, decode_steps
+from vlmtasks.engine.decoding import decode_steps
+from vlmtasks.engine.decoding_options import DecodingOptions
 from vlmtasks.engine.key_names import rename_all
 from vlmtasks.engine.paligemma import PaliGemma
 from vlmtasks.engine.pixels import PixelConfig, to_pixels
 from vlmtasks.engine.prompt_ids import PaddedIds, pad_ids, prompt_ids
+from vlmtasks.engine.token_choice import TokenLimits
 from vlmtasks.engine.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent

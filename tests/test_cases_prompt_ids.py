@@ -141,6 +141,11 @@ def test_t10_a_prompt_that_just_fits(tmp_path):
     check_length(16, 14, 10, 40)
 
 
+def test_half_a_character_is_refused():
+    with pytest.raises(PromptError, match="holds half a character"):
+        ids_of("caption \ud83d")
+
+
 @pytest.mark.parametrize("prefix", [None, 3, b"caption en", ["caption en"]])
 def test_a_prompt_is_a_string(prefix):
     with pytest.raises(PromptError, match="must be a string"):

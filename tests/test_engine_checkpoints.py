@@ -293,7 +293,7 @@ def test_one_error_lists_everything(tmp_path):
         "1 unexpected:\n  some.adapter",
         "1 misshapen:\n  multi_modal_projector.linear.bias is (7,), the config says (128,)",
         "1 not floating point:\n  vision_tower.post_layernorm.bias is torch.int8",
-        "Likely cause: config.json and the weights belong to different models.",
+        "Likely cause: the weights are quantised",
     ):
         assert line in str(caught.value)
 
@@ -304,6 +304,14 @@ def test_one_error_lists_everything(tmp_path):
         (lambda s: {f"x.{k}": v for k, v in s.items()}, "this is no PaliGemma"),
         (lambda s: s | {"a.lora_A.weight": torch.zeros(1)}, "LoRA adapter; load the base"),
         (lambda s: s | {"a.qweight": torch.zeros(1)}, "the weights are quantised"),
+        (
+            lambda s: {k: v.to(torch.float8_e4m3fn) for k, v in s.items()},
+            "the weights are quantised",
+        ),
+        (
+            lambda s: s | {"x": torch.zeros(1), "language_model.norm.weight": torch.zeros(3)},
+            "belong to different models",
+        ),
         (lambda s: {k: v for k, v in s.items() if ".1." not in k}, "too many layers"),
         (
             lambda s: s | {k.replace(".1.", ".2."): v.clone() for k, v in s.items() if ".1." in k},
@@ -316,7 +324,16 @@ def test_one_error_lists_everything(tmp_path):
             "correct vision_config.image_size",
         ),
     ],
-    ids=["other names", "lora", "quantised", "layers missing", "layers left over", "resolution"],
+    ids=[
+        "other names",
+        "lora",
+        "quantised",
+        "float8",
+        "several",
+        "layers missing",
+        "layers left over",
+        "resolution",
+    ],
 )
 def test_likely_cause(tmp_path, change, cause):
     network = tiny_network()

@@ -5,14 +5,10 @@ import torch
 from scripted_network import ScriptedNetwork, script
 
 from vlmtasks.engine.beam import beam_search
-from vlmtasks.engine.decoding import (
-    Answer,
-    DecodingOptions,
-    TokenLimits,
-    decode_steps,
-    row_seed,
-)
+from vlmtasks.engine.decoding import Answer, decode_steps
+from vlmtasks.engine.decoding_options import DecodingOptions
 from vlmtasks.engine.prompt_ids import pad_ids
+from vlmtasks.engine.token_choice import TokenLimits, row_seed
 from vlmtasks.errors import InputError, NumericsError
 
 EOS = 1

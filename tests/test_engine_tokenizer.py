@@ -102,6 +102,16 @@ def test_file_is_read(tmp_path):
     assert Tokenizer.from_file(tmp_path / "tokenizer.json").size == TOKENIZER.size
 
 
+def test_settings_of_the_file_cut_and_pad_nothing(tmp_path):
+    tokenizer = tiny_tokenizer()
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=50)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ids = Tokenizer.from_file(tmp_path / "tokenizer.json").encode("detect cat ; dog")
+    assert ids == TOKENIZER.encode("detect cat ; dog")
+    assert len(ids) > 3
+
+
 def test_no_file(tmp_path):
     with pytest.raises(MissingFileError, match=r"holds no tokenizer\.json$"):
         Tokenizer.from_file(tmp_path / "tokenizer.json")

@@ -30,8 +30,8 @@ class Options(TypedDict, total=False):
     on_error: what becomes of a picture that cannot be read: "raise" its error (otherwise), or
         "return" it in the list, in the place of the result.
     temperature, top_p, seed, num_beams, best_of: other than greedy decoding; see
-        `vlmtasks.engine.decoding.DecodingOptions`. A seed gives the same answers as long as the
-        pictures and batch_size are the same.
+        `vlmtasks.engine.decoding_options.DecodingOptions`. A seed gives the same answers as long
+        as the pictures and batch_size are the same.
     location_tokens: read <loc0000>…<loc1023> in a prompt of `VLM.generate` as location tokens.
     """
 

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vlmtasks.engine.engine import EncodedImage, Engine
+    from vlmtasks.engine.encoded_image import EncodedImage
+    from vlmtasks.engine.engine import Engine
 
 __all__ = ["EncodedImage", "Engine"]
 

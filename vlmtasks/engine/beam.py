@@ -6,19 +6,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vlmtasks.engine.decoding import (
-    Answer,
-    DecodingOptions,
-    Network,
+from vlmtasks.engine.decoding import Answer, Network, run_prefill
+from vlmtasks.engine.decoding_options import DecodingOptions
+from vlmtasks.engine.prompt_ids import PaddedIds
+from vlmtasks.engine.token_choice import (
     TokenConstraint,
     TokenLimits,
     allowed_ids,
     require_finite,
     restrict,
-    run_prefill,
     token_logprobs,
 )
-from vlmtasks.engine.prompt_ids import PaddedIds
 
 
 @dataclass

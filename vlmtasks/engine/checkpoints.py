@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vlmtasks.engine.big_vision import read_npz
 from vlmtasks.engine.config import PaliGemmaConfig
+from vlmtasks.engine.devices import DTYPES
 from vlmtasks.engine.folder_files import member, read_json
 from vlmtasks.engine.key_names import rename_all
 from vlmtasks.engine.lora import merge_adapter
@@ -22,9 +23,9 @@ from vlmtasks.errors import CheckpointError, InputError
 
 logger = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 HEAD = "lm_head.weight"
 EMBEDDING = "language_model.embed_tokens.weight"
+QUANTISED = "the weights are quantised; this engine loads float32, bfloat16 and float16."
 POSITIONS = "vision_tower.embeddings.position_embedding.weight"
 
 
@@ -161,7 +162,8 @@ def check_fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) ->
         "misshapen", [f"{n} is {given[n]}, the config says {expected[n]}" for n in misshapen]
     )
     lines += _listed("not floating point", [f"{n} is {tensors[n].dtype}" for n in wrong_dtype])
-    lines.append(f"Likely cause: {_likely_cause(expected, missing, unexpected, misshapen)}")
+    cause = QUANTISED if wrong_dtype else _likely_cause(expected, missing, unexpected, misshapen)
+    lines.append(f"Likely cause: {cause}")
     raise CheckpointError("\n".join(lines))
 
 
@@ -256,8 +258,8 @@ def _likely_cause(
 
     if any_has(unexpected, "lora_"):
         return "these are matrices of a LoRA adapter; load the base with adapter= this folder."
-    if any_has(unexpected, "qweight", "absmax", "quant_state", "scales", "weight_format", "_scale"):
-        return "the weights are quantised; this engine loads float32, bfloat16 and float16."
+    if any_has(unexpected, "qweight", "absmax", "quant_state", "scale", "weight_format", "SCB"):
+        return QUANTISED
     if any_has(unexpected, "feedforward_layernorm"):
         return (
             "PaliGemma 2 weights in a PaliGemma 1 config: text_config.model_type should be "

@@ -1,11 +1,10 @@
 """Prompt in, tokens out: prefill, then one token a step for all rows that are not finished.
 
-Letters: B live rows, D width, V rows of the head, R rows of the head that were asked for.
+Letters: B live rows, D width.
 Decoding never touches the global random state of torch; sampling draws from generators of its own,
 one a row, so a row's answer does not depend on the batch it runs in.
 """
 
-import math
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +14,22 @@ import torch
 from torch import Tensor
 
 from vlmtasks.engine.cache import KeyValueCache
+from vlmtasks.engine.decoding_options import DecodingOptions
 from vlmtasks.engine.loop_guard import LoopGuard
 from vlmtasks.engine.paligemma import Prefill
 from vlmtasks.engine.prompt_ids import PaddedIds
-from vlmtasks.errors import InputError, NumericsError
+from vlmtasks.engine.token_choice import (
+    Head,
+    TokenConstraint,
+    TokenLimits,
+    choose_tokens,
+    require_finite,
+    row_seed,
+)
 from vlmtasks.generation import FinishReason
 
 
-class Network(Protocol):
+class Network(Head, Protocol):
     """What decoding needs of `PaliGemma`."""
 
     def prefill(
@@ -30,75 +37,6 @@ class Network(Protocol):
     ) -> Prefill: ...
 
     def decode(self, ids: Tensor, positions: Tensor, cache: KeyValueCache) -> Tensor: ...
-
-    def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor: ...
-
-
-class TokenConstraint(Protocol):
-    """Restricts the next token of one row, for example to a grammar."""
-
-    def allowed(self, tokens: Sequence[int], /) -> Sequence[int] | None:
-        """The ids that may follow the new `tokens` so far (the end token included where the answer
-        may end), or None for any. Must not be empty."""
-        ...
-
-
-@dataclass(frozen=True)
-class DecodingOptions:
-    """How tokens are chosen. The default is greedy.
-
-    temperature: 0 greedy; > 0 samples from softmax(logits / temperature).
-    top_p: samples only from the smallest set of tokens whose probabilities reach top_p.
-    seed: the same seed, prompts and options give the same tokens; None: fresh ones.
-    best_of: samples this many answers a prompt and keeps the one of largest Σ logprob.
-    num_beams: > 1 searches with beams by Σ logprob, no length penalty (as big_vision).
-    raw_logprobs: True computes the whole head at each step and gives logprobs over all tokens.
-        False computes only the head rows that a constraint allows; logprobs are then relative to
-        those rows. Greedy tokens are the same.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int | None = None
-    best_of: int = 1
-    num_beams: int = 1
-    raw_logprobs: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "best_of", "num_beams"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be an integer of at least 1, not {value!r}")
-        if not _is_real(self.temperature) or not 0 <= self.temperature < math.inf:
-            raise InputError(f"temperature must be a number from 0, not {self.temperature!r}")
-        if not _is_real(self.top_p) or not 0 < self.top_p <= 1:
-            raise InputError(f"top_p must be a number in (0, 1], not {self.top_p!r}")
-        if self.seed is not None and (
-            isinstance(self.seed, bool) or not isinstance(self.seed, int)
-        ):
-            raise InputError(f"seed must be an integer or None, not {self.seed!r}")
-        if self.temperature == 0 and (self.top_p < 1 or self.best_of > 1):
-            raise InputError(
-                "top_p and best_of need sampling: pass temperature > 0, or leave them out for "
-                "greedy decoding"
-            )
-        if self.num_beams > 1 and self.temperature > 0:
-            raise InputError("num_beams > 1 is deterministic: leave temperature at 0")
-        if not self.raw_logprobs and max(self.num_beams, self.best_of) > 1:
-            raise InputError("num_beams and best_of compare answers by their raw_logprobs")
-
-
-NOTHING_ALLOWED = "the constraint allows {}; it must allow at least the end token"
-
-
-@dataclass(frozen=True)
-class TokenLimits:
-    """stop_ids: tokens that end an answer. choosable: (V,) bool, False for ids that are no text
-    (padding rows of the embedding table, <image>); they are never produced."""
-
-    stop_ids: frozenset[int]
-    choosable: Tensor
 
 
 @dataclass(frozen=True)
@@ -253,111 +191,3 @@ def run_prefill(
     prefill = network.prefill(prompts.ids, prompts.valid, image_tokens, slots)
     require_finite(prefill.hidden, "decoder, prompt")
     return prefill
-
-
-def choose_tokens(
-    network: Network,
-    hidden: Tensor,
-    rows: Sequence[_Row],
-    options: DecodingOptions,
-    limits: TokenLimits,
-    stage: str,
-) -> tuple[list[int], list[float]]:
-    """The next id of each row and its log-probability, from hidden states (B, D)."""
-    allowed = [allowed_ids(row.constraint, row.tokens) for row in rows]
-    head_rows = None if options.raw_logprobs else head_rows_of(allowed, hidden.device)
-    logprobs = token_logprobs(network, hidden, head_rows, stage)  # (B, R)
-    scores = restrict(logprobs, allowed, head_rows, limits)
-    if options.temperature == 0:
-        chosen = scores.argmax(-1)
-    else:
-        chosen = torch.stack(
-            [sample(s, options, row.generator) for s, row in zip(scores, rows, strict=True)]
-        ).to(hidden.device)
-    picked = logprobs.gather(-1, chosen[:, None])[:, 0]
-    ids = chosen if head_rows is None else head_rows[chosen]
-    return ids.tolist(), picked.tolist()
-
-
-def allowed_ids(constraint: TokenConstraint | None, tokens: Sequence[int]) -> Sequence[int] | None:
-    """The ids of the constraint, never none at all; None where any is allowed."""
-    ids = None if constraint is None else constraint.allowed(tokens)
-    if ids is not None and len(ids) == 0:
-        raise InputError(NOTHING_ALLOWED.format("no token"))
-    return ids
-
-
-def token_logprobs(
-    network: Network, hidden: Tensor, head_rows: Tensor | None, stage: str
-) -> Tensor:
-    """Log-softmax of the raw logits, float32 (B, R)."""
-    logits = network.logits(hidden, head_rows).float()
-    require_finite(logits, f"logits, {stage}")
-    return logits.log_softmax(-1)
-
-
-def head_rows_of(allowed: Sequence[Sequence[int] | None], device: torch.device) -> Tensor | None:
-    """The sorted union of the allowed ids (R,), or None when a row allows any."""
-    union: set[int] = set()
-    for ids in allowed:
-        if ids is None:
-            return None
-        union.update(ids)
-    return torch.tensor(sorted(union), device=device)
-
-
-def restrict(
-    logprobs: Tensor,
-    allowed: Sequence[Sequence[int] | None],
-    head_rows: Tensor | None,
-    limits: TokenLimits,
-) -> Tensor:
-    """−∞ for ids that may not be produced or that the row's constraint forbids. (B, R) → (B, R)."""
-    choosable = limits.choosable if head_rows is None else limits.choosable[head_rows]
-    scores = logprobs.masked_fill(~choosable, -math.inf)
-    for index, ids in enumerate(allowed):
-        if ids is None:
-            continue
-        places = torch.as_tensor(ids, dtype=torch.long, device=scores.device)
-        if head_rows is not None:
-            places = torch.searchsorted(head_rows, places)
-        forbidden = torch.ones(scores.shape[1], dtype=torch.bool, device=scores.device)
-        forbidden[places] = False
-        scores[index] = scores[index].masked_fill(forbidden, -math.inf)
-        if scores[index].isneginf().all():
-            raise InputError(NOTHING_ALLOWED.format(f"only {list(ids)[:10]}, which are no text"))
-    return scores
-
-
-def sample(scores: Tensor, options: DecodingOptions, generator: torch.Generator) -> Tensor:
-    """Draws an index from log-probabilities (R,), on the CPU so that devices draw the same."""
-    scores = scores.cpu().double()
-    probabilities = ((scores - scores.max()) / options.temperature).softmax(-1)
-    if options.top_p == 1:
-        return torch.multinomial(probabilities, 1, generator=generator)[0]
-    ordered, order = probabilities.sort(descending=True)
-    before = ordered.cumsum(0) - ordered
-    ordered = ordered.masked_fill(before >= options.top_p, 0)
-    return order[torch.multinomial(ordered, 1, generator=generator)[0]]
-
-
-def row_seed(seed: int, row: int) -> int:
-    """A different, reproducible seed for each row (the mixing step of splitmix64)."""
-    mask = (1 << 64) - 1
-    x = (seed + (row + 1) * 0x9E3779B97F4A7C15) & mask
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-    return x ^ (x >> 31)
-
-
-def require_finite(tensor: Tensor, stage: str) -> None:
-    """Raises NumericsError naming the stage where NaN or infinity appeared."""
-    if not bool(tensor.isfinite().all()):
-        raise NumericsError(
-            f"the model computed NaN or infinity ({stage}, {tensor.dtype}); the weights may be "
-            'damaged, or their range too large for this dtype: try dtype="float32"'
-        )
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

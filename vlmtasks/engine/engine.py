@@ -4,8 +4,6 @@ Letters used in this package: B rows, S image tokens, P prompt tokens, T new tok
 V rows of the embedding table.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,39 +14,22 @@ from PIL import Image
 from torch import Tensor
 
 from vlmtasks.engine.beam import beam_search
-from vlmtasks.engine.checkpoints import DTYPES, Checkpoint, load_checkpoint
+from vlmtasks.engine.checkpoints import Checkpoint, load_checkpoint
 from vlmtasks.engine.config import PaliGemmaConfig
-from vlmtasks.engine.decoding import (
-    Answer,
-    DecodingOptions,
-    TokenConstraint,
-    TokenLimits,
-    TokenStep,
-    decode_steps,
-    require_finite,
-)
+from vlmtasks.engine.decoding import Answer, TokenStep, decode_steps
+from vlmtasks.engine.decoding_options import DecodingOptions
+from vlmtasks.engine.devices import resolve_device, resolve_dtype
+from vlmtasks.engine.encoded_image import EncodedImage, fingerprint_of, join_images
 from vlmtasks.engine.locate import locate
 from vlmtasks.engine.pixels import to_pixels
 from vlmtasks.engine.prompt_ids import check_length, pad_ids, prompt_ids
 from vlmtasks.engine.streaming import TextStream
+from vlmtasks.engine.token_choice import TokenConstraint, TokenLimits, require_finite
 from vlmtasks.engine.tokenizer import Tokenizer
 from vlmtasks.errors import InputError
 from vlmtasks.generation import FinishReason, Generation
 
 QUANTIZATIONS = (None,)
-
-
-@dataclass(frozen=True, eq=False)
-class EncodedImage:
-    """A picture after the vision tower, accepted wherever the engine takes a picture.
-
-    tokens: (S, D), what the decoder sees. image_size: (width, height) of the picture in pixels.
-    fingerprint: of the engine that made it; another engine refuses it.
-    """
-
-    tokens: Tensor
-    image_size: tuple[int, int]
-    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +60,7 @@ class Engine:
         rows = torch.arange(self.config.text_config.vocab_size, device=self.device)
         choosable = (rows < self.tokenizer.size) & (rows != self.config.image_token_index)
         self._limits = TokenLimits(checkpoint.stop_ids, choosable)
-        self.fingerprint = _fingerprint(checkpoint)
+        self.fingerprint = fingerprint_of(checkpoint)
 
     @classmethod
     def load(
@@ -113,7 +94,7 @@ class Engine:
         if quantize not in QUANTIZATIONS:
             allowed = ", ".join(map(repr, QUANTIZATIONS))
             raise InputError(f"quantize={quantize!r} is not supported; allowed: {allowed}")
-        where, number_type = _device(device), _dtype(dtype)
+        where, number_type = resolve_device(device), resolve_dtype(dtype)
         base, found_adapter = locate(source, adapter, revision=revision, token=token)
         return cls(
             load_checkpoint(
@@ -155,7 +136,8 @@ class Engine:
         for start in range(0, len(pictures), batch_size):
             part = pictures[start : start + batch_size]
             for picture, tokens in zip(part, self._image_tokens(part), strict=True):
-                encoded.append(EncodedImage(tokens, picture.size, self.fingerprint))
+                # a copy: an encoding that is kept must not keep the whole batch in memory
+                encoded.append(EncodedImage(tokens.clone(), picture.size, self.fingerprint))
         return encoded
 
     def generate(
@@ -257,7 +239,7 @@ class Engine:
         limit = self.config.text_config.max_position_embeddings
         rows = []
         for image, prompt in zip(images, prompts, strict=True):
-            tokens = self._joined(image)
+            tokens = join_images(image, self.fingerprint)
             ids = prompt_ids(
                 self.tokenizer,
                 prompt,
@@ -268,24 +250,6 @@ class Engine:
             check_length(len(tokens), len(ids) - len(tokens), max_new_tokens, limit)
             rows.append(_Row(ids, tokens))
         return rows
-
-    def _joined(self, image: EncodedImage | Sequence[EncodedImage]) -> Tensor:
-        """All image tokens of one prompt (S, D), picture after picture."""
-        parts = list(image) if isinstance(image, Sequence) else [image]
-        for part in parts:
-            if not isinstance(part, EncodedImage):
-                raise InputError(
-                    f"the engine takes encoded pictures, not {type(part).__name__}; "
-                    "call engine.encode_image first"
-                )
-            if part.fingerprint != self.fingerprint:
-                raise InputError(
-                    "this picture was encoded by another checkpoint, resolution or dtype; "
-                    "encode it with this engine"
-                )
-        if not parts:
-            raise InputError("a prompt needs at least one picture")
-        return parts[0].tokens if len(parts) == 1 else torch.cat([part.tokens for part in parts])
 
     def _steps(
         self,
@@ -365,38 +329,3 @@ def _check_batch(
         raise InputError(f"batch_size must be an integer of at least 1, not {batch_size!r}")
     if constraints is not None and len(constraints) != rows:
         raise InputError(f"constraints must be one a prompt: {len(constraints)} for {rows} prompts")
-
-
-def _fingerprint(checkpoint: Checkpoint) -> str:
-    """Of everything that decides what a picture is encoded to."""
-    network = checkpoint.network
-    weight = network.multi_modal_projector.linear.weight
-    digest = hashlib.sha256()
-    facts = (network.config.to_dict(), repr(checkpoint.pixel_config), str(weight.dtype))
-    digest.update(json.dumps(facts, sort_keys=True).encode())
-    for tensor in (weight, network.vision_tower.embeddings.patch_embedding.weight):
-        digest.update(tensor.detach().float().cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, TypeError, AssertionError) as error:
-        raise InputError(
-            f'device={device!r} cannot be used ({error}); allowed are "auto", "cpu", and "cuda", '
-            '"cuda:1" … where there is such a device'
-        ) from error
-
-
-def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
-    """None for "auto"."""
-    if dtype == "auto":
-        return None
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found not in DTYPES.values():
-        allowed = ", ".join(f'"{name}"' for name in ("auto", *DTYPES))
-        raise InputError(f"dtype={dtype!r} is not supported; allowed: {allowed}")
-    return found

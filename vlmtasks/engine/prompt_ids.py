@@ -25,6 +25,10 @@ def prompt_ids(
     """[image] · `image_tokens`, <bos>, prefix without its trailing newlines, newline."""
     if not isinstance(prefix, str):
         raise PromptError(f"a prompt must be a string, not {prefix!r}")
+    try:
+        prefix.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the prompt {prefix!r} holds half a character: {error}") from error
     text = tokenizer.encode(prefix.rstrip("\r\n"), location_tokens=location_tokens)
     return [image_token_index] * image_tokens + [tokenizer.bos_id, *text, tokenizer.newline_id]
 

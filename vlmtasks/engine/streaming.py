@@ -16,6 +16,8 @@ class TextStream:
 
         A run of byte tokens is held back until it ends: one more byte may change all of it.
         """
+        if self._tokenizer.is_silent(token_id):
+            return ""
         self._ids.append(token_id)
         if self._tokenizer.is_byte(token_id):
             return ""

@@ -29,6 +29,9 @@ class Tokenizer:
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, name: str = "tokenizer.json") -> None:
+        # A file may ask for cut or padded texts; neither may happen to a prompt.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._name = name
         self.pad_id = self._id("<pad>")
@@ -85,8 +88,12 @@ class Tokenizer:
 
         Ids outside the vocabulary decode to nothing.
         """
-        kept = [i for i in ids if 0 <= i < self.size and i not in self._silent]
+        kept = [i for i in ids if not self.is_silent(i)]
         return self._tokenizer.decode(kept, skip_special_tokens=False)
+
+    def is_silent(self, token_id: int) -> bool:
+        """Whether this id is no text: <pad>, <bos>, <eos>, <image>, or outside the vocabulary."""
+        return not 0 <= token_id < self.size or token_id in self._silent
 
     def is_byte(self, token_id: int) -> bool:
         """Whether this id is one byte of a character that has no token of its own."""

@@ -1,0 +1,56 @@
+"""How tokens are chosen: the arguments of `Engine.generate` and what they may be."""
+
+import math
+from dataclasses import dataclass
+
+from vlmtasks.errors import InputError
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """How tokens are chosen. The default is greedy.
+
+    temperature: 0 greedy; > 0 samples from softmax(logits / temperature).
+    top_p: samples only from the smallest set of tokens whose probabilities reach top_p.
+    seed: the same seed, prompts and options give the same tokens; None: fresh ones.
+    best_of: samples this many answers a prompt and keeps the one of largest Σ logprob.
+    num_beams: > 1 searches with beams by Σ logprob, no length penalty (as big_vision).
+    raw_logprobs: True computes the whole head at each step and gives logprobs over all tokens.
+        False computes only the head rows that a constraint allows; logprobs are then relative to
+        those rows. Greedy tokens are the same.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    best_of: int = 1
+    num_beams: int = 1
+    raw_logprobs: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "best_of", "num_beams"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be an integer of at least 1, not {value!r}")
+        if not _is_real(self.temperature) or not 0 <= self.temperature < math.inf:
+            raise InputError(f"temperature must be a number from 0, not {self.temperature!r}")
+        if not _is_real(self.top_p) or not 0 < self.top_p <= 1:
+            raise InputError(f"top_p must be a number in (0, 1], not {self.top_p!r}")
+        if self.seed is not None and (
+            isinstance(self.seed, bool) or not isinstance(self.seed, int)
+        ):
+            raise InputError(f"seed must be an integer or None, not {self.seed!r}")
+        if self.temperature == 0 and (self.top_p < 1 or self.best_of > 1):
+            raise InputError(
+                "top_p and best_of need sampling: pass temperature > 0, or leave them out for "
+                "greedy decoding"
+            )
+        if self.num_beams > 1 and self.temperature > 0:
+            raise InputError("num_beams > 1 is deterministic: leave temperature at 0")
+        if not self.raw_logprobs and max(self.num_beams, self.best_of) > 1:
+            raise InputError("num_beams and best_of compare answers by their raw_logprobs")
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
