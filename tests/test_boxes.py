@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from vlmtasks import boxes
@@ -64,9 +65,32 @@ def test_no_boxes_have_the_shape_0_4(empty):
         ([(1, 2, 3), (1, 2)], "numbers of shape"),
         ([(1, 2, 3, float("nan"))], "NaN or infinity"),
         ([(1, 2, 3, float("inf"))], "NaN or infinity"),
+        ([("1", "2", "3", "4")], "numbers of shape"),
+        ([(1j, 2, 3, 4)], "numbers of shape"),
+        (torch.zeros(1, 4, requires_grad=True), "numbers of shape"),
+        pytest.param([(1, 2, 3, 10**400)], "numbers of shape", id="10**400"),
+        pytest.param([(1, 2, 3, 10**5000)], "numbers of shape", id="10**5000"),
     ],
     ids=repr,
 )
 def test_boxes_must_be_numbers_in_rows_of_four(given, message):
     with pytest.raises(InputError, match=message):
         boxes.check_boxes(given)
+
+
+def test_sides_that_are_no_float_any_more():
+    with pytest.raises(InputError, match="NaN or infinity"):
+        boxes.xywh_to_xyxy([(1e308, 0, 1e308, 1)])
+    huge = [(0, 0, 1e300, 1e300)]
+    assert boxes.box_areas(huge).tolist() == [np.inf]
+    assert boxes.box_iou(huge, [*huge, (0, 0, 1, 1)]).tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    "size",
+    [{640, 480}, {640: 1, 480: 2}, b"ab", (10**400, 1), (2**31, 1), (-(10**5000), 1)],
+    ids=["set", "dict", "bytes", "10**400", "2**31", "-10**5000"],
+)
+def test_sizes_that_are_no_pair_of_sides(size):
+    with pytest.raises(InputError, match="image_size is"):
+        boxes.check_image_size(size)

@@ -174,10 +174,13 @@ def test_labels_come_back_as_the_data_set_spells_them():
             [{"category_id": 3, "bbox": [0, 0, 1, 1], "segmentation": [[0, 0, 1, 1, 1, 0]]}],
             "run lengths",
         ),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": 1e39}], "1e39"),
+        ([{"category_id": 3, "bbox": [1e308, 0, 1e308, 1]}], "infinity"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 10**400]}], "no COCO results"),
         ([3], "no COCO results"),
         (3, "no COCO results"),
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:80],
 )
 def test_entries_that_are_no_results(entries, message):
     with pytest.raises(InputError, match=message):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
+from vlmtasks.errors import InputError
 from vlmtasks.masks import Masks, paste_mask
-from vlmtasks.rle import decode_rle
+from vlmtasks.rle import decode_rle, encode_rle
 from vlmtasks.tokens import parse_objects
 
 FULL = np.ones((64, 64), np.float32)
@@ -120,3 +121,23 @@ def test_a_cut_box_shows_the_same_pixels():
     whole = paste_mask(values, (100, 100, 300, 260), (400, 400))
     cut = paste_mask(values, (-50, -40, 150, 120), (100, 80))
     assert (cut == whole[140:220, 150:250]).mean() > 0.999
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(
+            lambda: Masks([None], [(0, 0, 1, 1)], (70000, 70000)).rle(0), "2³¹", id="huge"
+        ),
+        pytest.param(
+            lambda: Masks([FULL], [(0, 0, 9, 9)], (2**20, 2**20)).area(0), "2³¹", id="2^40"
+        ),
+        pytest.param(
+            lambda: Masks.from_dense([[[1], [1, 0]]], (2, 2)), "unequal sizes", id="ragged-dense"
+        ),
+        pytest.param(lambda: encode_rle([[1], [1, 0]]), "unequal length", id="ragged"),
+    ],
+)
+def test_masks_that_have_no_run_lengths(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

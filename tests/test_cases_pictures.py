@@ -344,6 +344,8 @@ def test_i11_grey_and_arrays(picture, size, colour):
         (np.full((2, 2), np.inf), "infinity"),
         (np.full((2, 2), 255.0), "divide by 255"),
         (np.full((2, 2), -0.5), "within 0..1"),
+        (np.full((2, 2), 1000, np.float16), "divide by 255"),
+        (np.full((2, 2), 1e308), "divide by 255"),
         (np.full((2, 2), 256, np.int32), "16-bit levels must have the dtype uint16"),
         (np.full((2, 2), -1, np.int16), "within 0..255"),
         (np.zeros((2, 2), complex), "holds no levels"),
@@ -353,8 +355,8 @@ def test_i11_grey_and_arrays(picture, size, colour):
     ],
     ids=[
         "3xHxW", "1xHxW", "five-channels", "two-channels", "batch", "flat", "scalar", "no-rows",
-        "no-columns", "nan", "inf", "float-levels", "negative", "int-over", "int-negative",
-        "complex", "str", "object", "datetime",
+        "no-columns", "nan", "inf", "float-levels", "negative", "float16-levels", "float-huge",
+        "int-over", "int-negative", "complex", "str", "object", "datetime",
     ],
 )  # fmt: skip
 def test_i11_arrays_that_are_no_picture(array, message):

@@ -190,8 +190,14 @@ def test_nothing_there_and_back():
     [{}, [], None, {"objects": 3, "image_size": [1, 1]}, {"objects": [{}], "image_size": [1, 1]},
      {"objects": [], "image_size": [0, 1]},
      {"objects": [{"label": "a", "score": "x", "box_xyxy": [0, 0, 1, 1]}], "image_size": [1, 1]},
-     {"objects": [], "image_size": [1, 1], "dropped": [{}]}],
-    ids=repr,
+     {"objects": [], "image_size": [1, 1], "dropped": [{}]},
+     {"objects": [], "image_size": [1, 1],
+      "dropped": [{"problem": "x", "label": "", "loc_yxyx": [], "span": [0, 1, 2]}]},
+     {"objects": [{"label": "a", "score": 10**400, "box_xyxy": [0, 0, 1, 1]}],
+      "image_size": [1, 1]},
+     {"objects": [{"label": "a", "score": 1, "box_xyxy": [0, 0, 1, 10**400]}],
+      "image_size": [1, 1]}],
+    ids=lambda saved: repr(saved)[:90],
 )  # fmt: skip
 def test_what_is_no_saved_detections(saved):
     with pytest.raises(InputError):

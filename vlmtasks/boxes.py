@@ -5,6 +5,7 @@ the whole picture is (0, 0, width, height). Arrays are (N, 4), float64 inside th
 """
 
 import operator
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,21 @@ from vlmtasks.errors import InputError
 
 SizeWH = tuple[int, int]
 
+MAX_SIDE = 2**31 - 1  # pixels
+
 
 def check_image_size(image_size: Any) -> SizeWH:
     """Return (width, height) as two plain integers of at least 1.
 
-    image_size: a pair of whole numbers in this order, or a PIL picture, whose size is taken.
+    image_size: a pair of whole numbers in this order, or a PIL picture, whose size is taken; each
+        side at most MAX_SIDE.
     Raises InputError for anything else; nothing is guessed from the values.
     """
     size = getattr(image_size, "size", image_size)
     pair = image_size if isinstance(image_size, np.ndarray) else size
     try:
+        if isinstance(pair, Set | Mapping | bytes | bytearray):
+            raise TypeError("no order")
         width, height = pair
         if isinstance(width, bool) or isinstance(height, bool):
             raise TypeError("bool")
@@ -34,7 +40,11 @@ def check_image_size(image_size: Any) -> SizeWH:
             "of at least 1; pass picture.size of a PIL image, or (array.shape[1], array.shape[0])"
         ) from None
     if min(size_wh) < 1:
-        raise InputError(f"image_size is {size_wh}; width and height must both be at least 1 pixel")
+        raise InputError(f"image_size is {_shorten(size_wh)}; both sides must be at least 1 pixel")
+    if max(size_wh) > MAX_SIDE:
+        raise InputError(
+            f"image_size is {_shorten(size_wh)}; width and height are at most {MAX_SIDE} pixels"
+        )
     return size_wh
 
 
@@ -44,8 +54,11 @@ def check_boxes(boxes: ArrayLike, *, name: str = "boxes_xyxy") -> NDArray[np.flo
     Raises InputError for another shape, for words, and for NaN or infinity.
     """
     try:
-        array = np.array(boxes, dtype=np.float64)
-    except (TypeError, ValueError):
+        given = np.asarray(boxes)
+        if given.size and given.dtype.kind not in "biufO":  # O: integers of more than 64 bits
+            raise TypeError(f"dtype {given.dtype}")
+        array = given.astype(np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one: torch, with grad
         raise InputError(
             f"{name} is {_shorten(boxes)}; it must be numbers of shape (N, 4)"
         ) from None
@@ -61,15 +74,17 @@ def check_boxes(boxes: ArrayLike, *, name: str = "boxes_xyxy") -> NDArray[np.flo
 def xyxy_to_xywh(boxes_xyxy: ArrayLike) -> NDArray[np.float64]:
     """Corners (x0, y0, x1, y1) to COCO's (x, y, width, height). Inverse of `xywh_to_xyxy`."""
     boxes = check_boxes(boxes_xyxy)
-    boxes[:, 2:] -= boxes[:, :2]
-    return boxes
+    with np.errstate(over="ignore"):
+        boxes[:, 2:] -= boxes[:, :2]
+    return check_boxes(boxes)
 
 
 def xywh_to_xyxy(boxes_xywh: ArrayLike) -> NDArray[np.float64]:
     """COCO's (x, y, width, height) to corners (x0, y0, x1, y1). Inverse of `xyxy_to_xywh`."""
     boxes = check_boxes(boxes_xywh, name="boxes_xywh")
-    boxes[:, 2:] += boxes[:, :2]
-    return boxes
+    with np.errstate(over="ignore"):
+        boxes[:, 2:] += boxes[:, :2]
+    return check_boxes(boxes, name="boxes_xywh")
 
 
 def pixels_to_norm(boxes_xyxy: ArrayLike, image_size: SizeWH) -> NDArray[np.float64]:
@@ -90,7 +105,8 @@ def clip_boxes(boxes_xyxy: ArrayLike, image_size: SizeWH) -> NDArray[np.float64]
 def box_areas(boxes_xyxy: ArrayLike) -> NDArray[np.float64]:
     """Areas in square pixels, (N,); a box with a reversed side has the area 0."""
     boxes = check_boxes(boxes_xyxy)
-    return np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None), axis=1)
+    with np.errstate(over="ignore"):  # boxes of 1e155 pixels and more have an infinite area
+        return np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None), axis=1)
 
 
 def box_iou(boxes_a_xyxy: ArrayLike, boxes_b_xyxy: ArrayLike) -> NDArray[np.float64]:
@@ -98,8 +114,9 @@ def box_iou(boxes_a_xyxy: ArrayLike, boxes_b_xyxy: ArrayLike) -> NDArray[np.floa
     a, b = check_boxes(boxes_a_xyxy), check_boxes(boxes_b_xyxy)
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = np.prod(np.clip(high - low, 0.0, None), axis=2)
-    union = box_areas(a)[:, None] + box_areas(b)[None, :] - shared
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite areas have no overlap
+        shared = np.prod(np.clip(high - low, 0.0, None), axis=2)
+        union = box_areas(a)[:, None] + box_areas(b)[None, :] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 
@@ -109,5 +126,8 @@ def _divisor(image_size: SizeWH) -> NDArray[np.float64]:
 
 
 def _shorten(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = type(value).__name__
     return text if len(text) <= 80 else text[:77] + "..."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vlmtasks.boxes import SizeWH, check_image_size, xyxy_to_xywh
+from vlmtasks.boxes import SizeWH, check_image_size, xywh_to_xyxy, xyxy_to_xywh
 from vlmtasks.categories import CocoCategories
 from vlmtasks.errors import InputError, MissingExtraError
 from vlmtasks.masks import Masks
@@ -67,18 +67,17 @@ def from_coco(
     try:
         chosen = [entry for entry in entries if image_id is None or entry["image_id"] == image_id]
         boxes = np.array([entry["bbox"] for entry in chosen], dtype=np.float64).reshape(-1, 4)
-        boxes[:, 2:] += boxes[:, :2]
         rles = [entry.get("segmentation") for entry in chosen]
         return {
-            "boxes_xyxy": boxes,
+            "boxes_xyxy": xywh_to_xyxy(boxes),
             "labels": tuple(categories.name(entry["category_id"]) for entry in chosen),
-            "scores": np.array([entry.get("score", 1.0) for entry in chosen], dtype=np.float32),
+            "scores": np.array([entry.get("score", 1.0) for entry in chosen], dtype=np.float64),
             "image_size": size_wh,
             "masks": Masks.from_rles(rles, size_wh) if any(rles) else None,
         }
     except InputError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(f"these are no COCO results: {error!r}") from error
 
 

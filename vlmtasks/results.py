@@ -212,7 +212,9 @@ class Detections:
                 finish_reason=saved.get("finish_reason", "stop"),
                 dropped=tuple(_read_dropped(record) for record in saved.get("dropped", ())),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"these are no saved detections: {error!r}; see to_dict") from error
 
     def save(self, path: str | os.PathLike[str], image: Any = None, **style: Any) -> None:
@@ -281,6 +283,8 @@ def _float32(values: Any, name: str) -> NDArray[np.float32]:
     try:
         with np.errstate(over="ignore"):
             array = np.array(values).astype(np.float32)
+    except OverflowError:
+        raise InputError(f"{name} must be finite numbers; it holds an integer too large") from None
     except (TypeError, ValueError):
         raise InputError(f"{name} is {str(values)[:80]}; it must be numbers") from None
     if not np.isfinite(array).all():

@@ -110,7 +110,8 @@ def _array_levels(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
         raise ImageError(f"{name} holds no levels; use uint8, uint16, bool or float of 0..1")
     if not np.isfinite(array).all():
         raise ImageError(f"{name} holds NaN or infinity; a picture has finite values")
-    levels = np.rint(array * 255.0) if kind == "f" else array
+    with np.errstate(over="ignore"):  # infinity is out of range as well
+        levels = np.rint(array * 255.0) if kind == "f" else array
     if levels.min() < 0 or levels.max() > 255:
         allowed = (
             "floats must be within 0..1; divide by 255, or use array.astype('uint8')"

@@ -29,7 +29,10 @@ class RLE(TypedDict):
 
 def encode_rle(mask: ArrayLike) -> RLE:
     """Pixels (H, W) → COCO run lengths. Any number type and memory order; foreground above 0."""
-    array = np.asarray(mask)
+    try:
+        array = np.asarray(mask)
+    except ValueError:
+        raise InputError("a mask has rows of unequal length; it must be (H, W)") from None
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "biuf":
         raise InputError(
             f"a mask has the shape {array.shape} and the dtype {array.dtype}; it must be numbers "
@@ -124,5 +127,7 @@ def column_runs(columns: NDArray[np.bool_], before: int, total: int) -> list[int
 def pack_runs(runs: list[int], height: int, width: int) -> RLE:
     """Run lengths as numbers → the compressed form."""
     size = [height, width]
+    if height * width > MAX_PIXELS:
+        raise InputError(f"a mask has the size {size}; run lengths count less than 2³¹ pixels")
     packed = coco_mask.frPyObjects({"size": size, "counts": runs}, height, width)
     return {"size": size, "counts": packed["counts"].decode("ascii")}

@@ -118,7 +118,7 @@ def encode_box(
             "y1 >= y0; boxes of (x, y, width, height) go through vlmtasks.boxes.xywh_to_xyxy"
         )
     y_min, x_min, y_max, x_max = (
-        min(max(round(pixel * scale / size), 0), LOC_BINS - 1)
+        round(min(max(pixel * scale / size, 0), LOC_BINS - 1))
         for pixel, size in ((y0, height), (x0, width), (y1, height), (x1, width))
     )
     return y_min, x_min, y_max, x_max
