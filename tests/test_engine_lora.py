@@ -102,9 +102,10 @@ def test_name_of_the_adapter_in_the_keys(tmp_path, base):
     torch.testing.assert_close(weight(engine), expected(tensors, 2.0))
 
 
-def test_whole_weights_replace_those_of_the_base(tmp_path, base):
+@pytest.mark.parametrize("wrapper", ["", ".base_layer"])
+def test_whole_weights_replace_those_of_the_base(tmp_path, base, wrapper):
     bias = torch.ones(128)
-    tensors = {**matrices([Q]), "base_model.model.multi_modal_projector.linear.bias": bias}
+    tensors = {**matrices([Q]), f"base_model.model.{LINEAR}{wrapper}.bias": bias}
     engine = Engine.load(base, adapter=save_adapter(tmp_path, tensors))
     assert torch.equal(engine.network.multi_modal_projector.linear.bias, bias)
 

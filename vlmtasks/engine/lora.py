@@ -91,7 +91,7 @@ def merge_adapter(tensors: dict[str, Tensor], folder: Path) -> None:
         found = _MATRIX.fullmatch(key.removeprefix(_ROOT))
         if found is not None:
             pairs.setdefault(found["module"], {})[found["kind"]] = tensor
-        elif not _replace(tensors, our_name(key.removeprefix(_ROOT)), tensor):
+        elif not _replace(tensors, our_name(_without_wrappers(key)), tensor):
             unmatched.append(key)
     for module, pair in pairs.items():
         name = our_name(module + ".weight")
@@ -111,6 +111,11 @@ def merge_adapter(tensors: dict[str, Tensor], folder: Path) -> None:
 def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """W + scale·B·A in float32, then back to W's dtype. W (out, in), A (r, in), B (out, r)."""
     return torch.addmm(weight.float(), b.float(), a.float(), alpha=scale).to(weight.dtype)
+
+
+def _without_wrappers(key: str) -> str:
+    """The name in the base of a whole weight; peft wraps adapted modules in a `base_layer`."""
+    return key.removeprefix(_ROOT).replace(".base_layer.", ".")
 
 
 def _fits(weight: Tensor, pair: Mapping[str, Tensor]) -> bool:
