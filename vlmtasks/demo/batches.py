@@ -32,6 +32,7 @@ from vqvae import MaskCodec
 ALPHABET = LETTERS + DIGITS
 AHEAD = 6  # batches drawn in advance
 PHOTO_SHARE = 0.2
+MOST_TOKENS = 160  # of all prompts and answers about one picture
 
 
 @dataclass
@@ -111,7 +112,8 @@ class BatchMaker:
             pictures.append(scene.picture)
             dense.append(targets)
             examples = make_prompts(scene, rng, prompts) if prompts else []
-            texts.append([self._prompt_ids(example, scene, codes) for example in examples])
+            ids = [self._prompt_ids(example, scene, codes) for example in examples]
+            texts.append(_within_budget(ids))
         return Batch(np.stack(pictures), dense, texts)
 
     def targets(self, scene: Scene) -> tuple[DenseTargets, np.ndarray]:
@@ -162,6 +164,12 @@ class BatchMaker:
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _within_budget(prompts: list[PromptIds]) -> list[PromptIds]:
+    """The first prompts of at most MOST_TOKENS tokens: a few long ones would pad all others."""
+    ends = np.cumsum([len(prompt.prefix) + len(prompt.suffix) for prompt in prompts])
+    return prompts[: max(1, int((ends <= MOST_TOKENS).sum()))]
 
 
 def crop_to_bins(mask: np.ndarray, loc_yxyx: np.ndarray) -> np.ndarray:

@@ -49,15 +49,15 @@ class Stage:
     prompts: int
     matrix_lr: float
     other_lr: float
-    tower_share: float  # of the learning rates, for the tower and projector
+    tower_share: float  # of the learning rates, for the tower and projector; 0 freezes them
     dense_share: float  # weight of the dense losses
     spread: tuple[float, float]  # of the location labels, from … to, in taught bins
 
 
 STAGES = {
     "tower": Stage("tower", 12000, 16, 0, 3e-3, 1.5e-3, 1.0, 1.0, (2.5, 0.7)),
-    "decoder": Stage("decoder", 4000, 16, 8, 3e-3, 1.5e-3, 0.3, 0.3, (1.5, 0.4)),
-    "official": Stage("official", 1200, 12, 4, 1e-3, 5e-4, 0.3, 0.1, (0.4, 0.0)),
+    "decoder": Stage("decoder", 4000, 12, 8, 3e-3, 1.5e-3, 0.0, 0.0, (1.5, 0.4)),
+    "official": Stage("official", 1200, 12, 3, 1e-3, 5e-4, 0.3, 0.1, (0.4, 0.0)),
 }
 
 
@@ -107,12 +107,15 @@ class Trainer:
         embeddings = self.model.language_model.embed_tokens.weight
         dense = batch.dense
         if stage.prompts:
-            image_tokens = self.model.encode_image(batch.pixels())
+            with torch.set_grad_enabled(stage.tower_share > 0):
+                image_tokens = self.model.encode_image(batch.pixels())
         else:
             rng = np.random.default_rng((self.seed, self.step))
             kept, dense = keep_patches(dense, KEPT_PATCHES, rng)
             image_tokens = encode_patches(self.model, batch.pixels(), torch.from_numpy(kept))
-        losses = self.heads.losses(image_tokens, embeddings, dense, spread)
+        losses: dict[str, Tensor] = {}
+        if stage.dense_share > 0:
+            losses = self.heads.losses(image_tokens, embeddings, dense, spread)
         total = stage.dense_share * sum(
             (DENSE_WEIGHTS[name] * loss for name, loss in losses.items()), torch.zeros(())
         )
