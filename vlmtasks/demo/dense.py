@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,7 +25,7 @@ MASK_SIDE = 16
 CHARS_PER_PATCH = 2
 
 
-def snap_loc(loc: np.ndarray) -> np.ndarray:
+def snap_loc(loc: ArrayLike) -> np.ndarray:
     """Index into LOC_CHOICES of the taught bin next to each bin."""
     return np.rint(np.asarray(loc) / SNAP).astype(np.int64)
 

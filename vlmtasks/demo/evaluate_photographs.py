@@ -11,16 +11,19 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from vlmtasks.api import VLM
 from vlmtasks.boxes import box_iou
 from vlmtasks.datasets.coco_reader import read_coco
+from vlmtasks.demo.backgrounds import Split
 from vlmtasks.demo.photographs import split_files
 from vlmtasks.evaluation.coco_ap import coco_scores
 from vlmtasks.images import open_image
+from vlmtasks.results import Detections
+from vlmtasks.rle import decode_rle
 
 ANIMALS = ("cat", "dog")
+PARTS: dict[str, Split] = {"test": "test", "development": "val", "training": "train"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +47,7 @@ def evaluate_photographs(vlm: VLM, folder: Path, part: str) -> dict[str, float]:
         rows += vlm.detect(picture, photo.label).to_coco(photo.image_id, truth["categories"])
         size = np.tile(picture.image_size, 2)
         boxes.append(_best_iou(photo.box_norm, found.boxes_xyxy / size))
-        given = found.masks.dense().any(0) if found.masks is not None else np.zeros((1, 1), bool)
-        masks.append(_iou(photo.mask, given))
+        masks.append(_iou(photo.mask, _union(found, photo.mask.shape)))
         other = ANIMALS[1 - ANIMALS.index(photo.label)]
         empty.append(len(vlm.detect(picture, other)) == 0)
     figures = {"photographs": float(len(photos)), "box_iou": mean(boxes), "mask_iou": mean(masks)}
@@ -59,8 +61,7 @@ def read_pets(folder: Path, part: str) -> tuple[list[PetPhoto], dict[str, Any]]:
     file = "instances_test.json" if part == "test" else "instances_train.json"
     content = json.loads((folder / "pets" / file).read_text(encoding="utf-8"))
     names = [image["file_name"] for image in content["images"]]
-    split = {"test": "test", "development": "val", "training": "train"}[part]
-    chosen = split_files(names, split)
+    chosen = split_files(names, PARTS[part])
     content["images"] = [image for image in content["images"] if image["file_name"] in chosen]
     images = {image["id"]: image for image in content["images"]}
     content["annotations"] = [a for a in content["annotations"] if a["image_id"] in images]
@@ -75,7 +76,7 @@ def read_pets(folder: Path, part: str) -> tuple[list[PetPhoto], dict[str, Any]]:
                 folder / "pets" / "images" / image["file_name"],
                 image["id"],
                 label_of[annotation["category_id"]],
-                coco_mask.decode(annotation["segmentation"]).astype(bool),
+                decode_rle(annotation["segmentation"]),
                 np.array([x, y, x + w, y + h]) / scale,
             )
         )
@@ -142,9 +143,15 @@ def _best_iou(box: np.ndarray, boxes: np.ndarray) -> float:
     return float(box_iou(box[None], boxes).max()) if len(boxes) else 0.0
 
 
+def _union(found: Detections, shape_hw: tuple[int, ...]) -> np.ndarray:
+    """All pixels (H, W) that any of the masks covers."""
+    covered = np.zeros(shape_hw, bool)
+    for mask in found.masks or ():
+        covered |= mask
+    return covered
+
+
 def _iou(truth: np.ndarray, given: np.ndarray) -> float:
-    if given.shape != truth.shape:
-        return 0.0
     return float((truth & given).sum() / (truth | given).sum())
 
 
