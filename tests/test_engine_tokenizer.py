@@ -1,7 +1,9 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_checkpoints import LOCS, SEGS, tiny_tokenizer
+from tiny_checkpoints import LOCS, SEGS, tiny_tokenizer, tiny_tokenizer_json
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.models import BPE
@@ -66,7 +68,7 @@ def test_what_is_no_location_token_stays_text(text):
     ("ids", "text"),
     [
         ([], ""),
-        ([2, 1, 0], ""),
+        ([2, 1, 0, 3], ""),
         ([TOKENIZER.size - 1], ""),  # <image>
         ([TOKENIZER.size, TOKENIZER.size + 5, 10**9, -1], ""),
         ([TOKENIZER.loc_start + 7, TOKENIZER.seg_start + 9, 1], "<loc0007><seg009>"),
@@ -75,6 +77,17 @@ def test_what_is_no_location_token_stays_text(text):
 )
 def test_decode(ids, text):
     assert TOKENIZER.decode(ids) == text
+
+
+def test_location_tokens_that_the_file_calls_special_are_text():
+    data = json.loads(tiny_tokenizer_json())
+    for token in data["added_tokens"]:
+        token["special"] = True
+    tokenizer = Tokenizer(HuggingFaceTokenizer.from_str(json.dumps(data)))
+    ids = [tokenizer.loc_start + 7, 3, tokenizer.seg_start]
+    assert tokenizer.decode(ids) == "<loc0007><seg000>"
+    assert tokenizer.encode("<loc0007>", location_tokens=True) == ids[:1]
+    assert max(tokenizer.encode("<loc0007>")) < tokenizer.loc_start
 
 
 def test_decode_keeps_blanks():

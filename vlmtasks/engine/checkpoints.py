@@ -182,6 +182,12 @@ def resize_positions(
         raise InputError(
             f"resolution {resolution} is no multiple of the patch size {vision.patch_size}"
         )
+    tokens = (resolution // vision.patch_size) ** 2
+    if tokens >= config.text_config.max_position_embeddings:
+        raise InputError(
+            f"resolution {resolution} gives {tokens} image tokens, which leaves nothing of the "
+            f"{config.text_config.max_position_embeddings} positions of this model"
+        )
     table = tensors.get(POSITIONS)
     if table is not None and table.dim() == 2:
         before, after = int(len(table) ** 0.5), resolution // vision.patch_size

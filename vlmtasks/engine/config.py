@@ -9,7 +9,16 @@ from typing import Any
 
 from vlmtasks.errors import CheckpointError
 
-MAX_LAYERS = 1000  # a damaged file must not make us build modules for hours
+# A damaged file must not make us build modules for hours, or tensors whose size overflows.
+MAX_SIZE = 10**6
+MAX_NUMBER = {
+    "num_hidden_layers": 1000,
+    "image_size": 10**5,
+    "vocab_size": 10**9,
+    "max_position_embeddings": 10**9,
+    "sliding_window": 10**9,
+}
+MAX_FLOAT = 1e12
 ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")
 
 
@@ -34,6 +43,10 @@ class SiglipVisionConfig:
             raise CheckpointError(
                 f"vision_config: hidden_size {self.hidden_size} is no multiple of "
                 f"num_attention_heads {self.num_attention_heads}"
+            )
+        if self.num_channels != 3:
+            raise CheckpointError(
+                f"vision_config: num_channels is {self.num_channels}; pictures are RGB"
             )
         if self.image_size < self.patch_size:
             raise CheckpointError(
@@ -312,14 +325,15 @@ def _check_layer_types(layer_types: Any, layers: Any) -> None:
 def _check_positive(config: Any, section: str) -> None:
     for field in fields(config):
         value = getattr(config, field.name)
-        if isinstance(value, (int, float)) and not 0 < value < float("inf"):
+        if not isinstance(value, (int, float)):
+            continue
+        is_count = field.type in (int, int | None)
+        most = MAX_NUMBER.get(field.name, MAX_SIZE) if is_count else MAX_FLOAT
+        if not 0 < value <= most:
             raise CheckpointError(
-                f"{section}.{field.name} must be a positive number, not {value!r}"
+                f"{section}.{field.name} must be a positive number up to {most:.0f}, not "
+                f"{value!r:.80}"
             )
-    if config.num_hidden_layers > MAX_LAYERS:
-        raise CheckpointError(
-            f"{section}.num_hidden_layers is {config.num_hidden_layers}, more than {MAX_LAYERS}"
-        )
 
 
 def _check_activation(name: str, where: str) -> None:

@@ -1,9 +1,11 @@
 """How tokens are chosen: the arguments of `Engine.generate` and what they may be."""
 
-import math
 from dataclasses import dataclass
 
 from vlmtasks.errors import InputError
+
+MAX_TEMPERATURE = 1e6  # all tokens are as likely as each other long before
+MAX_ROWS = 1000  # copies of a prompt in memory at the same time
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,10 @@ class DecodingOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} must be an integer of at least 1, not {value!r}")
-        if not _is_real(self.temperature) or not 0 <= self.temperature < math.inf:
-            raise InputError(f"temperature must be a number from 0, not {self.temperature!r}")
+            if value > MAX_ROWS and name != "max_new_tokens":  # which the context limits
+                raise InputError(f"{name} must be at most {MAX_ROWS}, not {value!r:.80}")
+        if not _is_real(self.temperature) or not 0 <= self.temperature <= MAX_TEMPERATURE:
+            raise InputError(f"temperature must be a number from 0, not {self.temperature!r:.80}")
         if not _is_real(self.top_p) or not 0 < self.top_p <= 1:
             raise InputError(f"top_p must be a number in (0, 1], not {self.top_p!r}")
         if self.seed is not None and (

@@ -11,7 +11,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=device).device
+        probe = torch.zeros(1, device=device)
+        probe.cpu()  # fails on "meta", which computes nothing
+        return probe.device
     except (RuntimeError, TypeError, AssertionError) as error:
         raise InputError(
             f'device={device!r} cannot be used ({error}); allowed are "auto", "cpu", and "cuda", '

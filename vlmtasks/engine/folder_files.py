@@ -29,7 +29,11 @@ def member(folder: Path, name: Any) -> Path:
             f"{folder}: refused to open {name!r}, which leads out of the checkpoint folder"
         )
     path = folder / name
-    resolved, root = path.resolve(), folder.resolve()
+    try:
+        path.is_file()  # or the reason why no file can have this name
+        resolved, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError, UnicodeEncodeError) as error:  # RuntimeError: links in a circle
+        raise CheckpointError(f"{folder}: {name[:80]!r} cannot be opened: {error!s:.200}") from None
     # A hub cache keeps its files as links from snapshots/<revision>/ to ../../blobs/.
     roots = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
     if not any(resolved.is_relative_to(allowed) for allowed in roots):
@@ -52,7 +56,11 @@ def read_json(folder: Path, name: str, *, required: bool = True) -> dict[str, An
         return None
     if path.stat().st_size > MAX_JSON_BYTES:
         raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES} bytes; it is no {name}")
-    return parse_json(path.read_bytes(), path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_json(content, path)
 
 
 def parse_json(content: bytes, path: Path) -> dict[str, Any]:
@@ -67,8 +75,11 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
         return data
 
     try:
-        data = json.loads(content.decode("utf-8"), object_pairs_hook=without_double_keys)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        text = content.decode("utf-8-sig")  # editors on Windows write a byte order mark
+        data = json.loads(text, object_pairs_hook=without_double_keys)
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:  # also: integers of thousands of digits
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(data).__name__}")

@@ -32,11 +32,11 @@ def fetch(model_id: str, *, revision: str | None = None, token: str | None = Non
 
 def cached(model_id: str, *, revision: str | None = None) -> Path | None:
     """The folder of a model that was fetched before, or None. Never uses the network."""
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         return _snapshot(model_id, revision, None, offline=True)
-    except LocalEntryNotFoundError:
+    except (LocalEntryNotFoundError, HFValidationError):  # not there, or no name of the hub
         return None
 
 

@@ -35,7 +35,7 @@ def locate(
 def _find(source: str | Path, revision: str | None, token: str | None) -> Path:
     if not isinstance(source, (str, Path)) or not str(source):
         raise InputError(f"a checkpoint is a path or a name on the hub, not {source!r}")
-    path = Path(source).expanduser()
+    path = _path(source)
     if path.is_dir() or (path.is_file() and path.suffix == ".npz"):
         return path
     if path.is_file():
@@ -48,11 +48,22 @@ def _find(source: str | Path, revision: str | None, token: str | None) -> Path:
     )
 
 
+def _path(name: str | Path) -> Path:
+    """With ~ for the home folder. CheckpointError where no file can have this name."""
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        path.exists()
+    except (OSError, RuntimeError, UnicodeEncodeError) as error:  # RuntimeError: ~nobody
+        raise CheckpointError(f"{str(name)[:80]!r} cannot be opened: {error!s:.200}") from None
+    return path
+
+
 def _base_of(adapter: Path) -> Path:
     config = LoraConfig.from_folder(adapter)
     name = config.base_model_name_or_path
     if name:
-        for path in (Path(name).expanduser(), adapter / name, adapter.parent / Path(name).name):
+        for path in (_path(name), adapter / name, adapter.parent / Path(name).name):
             if path.is_dir() and not is_adapter(path):
                 return path
         if hub.is_model_id(name):

@@ -41,7 +41,8 @@ def read_file(folder: Path, name: str) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return {key: file.get_tensor(key) for key in file.keys()}
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+    # AttributeError, KeyError: kinds of numbers that this torch does not have
+    except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         raise CheckpointError(
             f"{path} is not a readable safetensors file ({error}); was it copied completely?"
         ) from error

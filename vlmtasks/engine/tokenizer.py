@@ -44,9 +44,9 @@ class Tokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self.size = max(tokenizer.get_vocab_size(), 1 + max(added, default=0))
         self.end_ids = frozenset((self.pad_id, self.eos_id, self.bos_id))
-        self._silent = self.end_ids | ({self.image_id} if self.image_id is not None else set())
-        special = [t.content for t in added.values() if t.special]
-        literals = [token for token in (*special, IMAGE_TOKEN) if len(token) > 1]
+        special = {i for i, token in added.items() if token.special and not self._spoken(i)}
+        self._silent = self.end_ids | special | {self.image_id}
+        literals = [IMAGE_TOKEN, *(added[i].content for i in special if len(added[i].content) > 1)]
         self._literals_and_codes = re.compile(_inside(literals, "seg"))
         self._all_markers = re.compile(_inside(literals, "seg|loc"))
 
@@ -66,9 +66,11 @@ class Tokenizer:
             raise MissingFileError(f"{path.parent} holds no tokenizer.json{hint}")
         try:
             tokenizer = HuggingFaceTokenizer.from_file(str(path))
+            return cls(tokenizer, str(path))
+        except CheckpointError:
+            raise
         except Exception as error:  # the library raises bare Exception
             raise CheckpointError(f"{path} is not a readable tokenizer: {error}") from error
-        return cls(tokenizer, str(path))
 
     def encode(self, text: str, *, location_tokens: bool = False) -> list[int]:
         """Text → ids, without <bos>, <eos> or newline of our own.
@@ -84,7 +86,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], /) -> str:
-        """Ids → text; loc and seg tokens are kept, <pad>, <bos>, <eos>, <image> are dropped.
+        """Ids → text; loc and seg tokens are kept, <image> and special tokens are dropped.
 
         Ids outside the vocabulary decode to nothing.
         """
@@ -92,13 +94,18 @@ class Tokenizer:
         return self._tokenizer.decode(kept, skip_special_tokens=False)
 
     def is_silent(self, token_id: int) -> bool:
-        """Whether this id is no text: <pad>, <bos>, <eos>, <image>, or outside the vocabulary."""
+        """Whether this id is no text: <image>, <eos> and their like, or outside the vocabulary."""
         return not 0 <= token_id < self.size or token_id in self._silent
 
     def is_byte(self, token_id: int) -> bool:
         """Whether this id is one byte of a character that has no token of its own."""
         token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.size else None
         return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+
+    def _spoken(self, token_id: int) -> bool:
+        """Whether this is a loc or seg token; some files call them special, yet they are text."""
+        is_loc = 0 <= token_id - self.loc_start < len(LOC_TOKENS)
+        return is_loc or 0 <= token_id - self.seg_start < len(SEG_TOKENS)
 
     def _id(self, token: str) -> int:
         found = self._tokenizer.token_to_id(token)
