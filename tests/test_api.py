@@ -278,6 +278,9 @@ def _unloadable() -> LazyVLM:
         pytest.param("caption", ("en", "long"), {}, "style is 'long'", id="style"),
         pytest.param("generate", (7,), {}, "prompt is 7", id="prompt"),
         pytest.param("caption_box", ((1, 2, 3),), {}, "box_xyxy has the shape", id="box of three"),
+        pytest.param("caption_box", ([[1, 2], [3]],), {}, "must be numbers of", id="box of rows"),
+        pytest.param("caption_box", ((0, 0, 10**400, 1),), {}, "must be numbers", id="huge box"),
+        pytest.param("caption_box", ("0 0 1 1",), {}, "must be numbers", id="box in words"),
         pytest.param("caption", (), {"max_new_tokens": 0}, "max_new_tokens is 0", id="no tokens"),
         pytest.param("caption", (), {"max_new_tokens": 2.5}, "tokens is 2.5", id="half tokens"),
         pytest.param("caption", (), {"batch_size": 0}, "batch_size is 0", id="batch size"),
@@ -364,9 +367,15 @@ def test_codec_with_another_fingerprint_is_refused_at_once() -> None:
         VLM(engine, mask_codec=StubCodec())
 
 
-def test_missing_codec_file_is_told_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gone.npz", "x" * 300 + ".npz"], ids=["gone", "too long"])
+def test_missing_codec_file_is_told_at_once(tmp_path: Path, name: str) -> None:
     with pytest.raises(MaskCodecError, match="no codec weights at"):
-        VLM(StubEngine(), mask_codec=tmp_path / "gone.npz")
+        VLM(StubEngine(), mask_codec=tmp_path / name)
+
+
+def test_codec_of_another_kind_is_told_at_once() -> None:
+    with pytest.raises(MaskCodecError, match=r"b'x'; it must be a file or a vqvae\.MaskCodec"):
+        VLM(StubEngine(), mask_codec=b"x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

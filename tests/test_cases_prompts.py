@@ -78,6 +78,9 @@ REFUSED = [
     ("question-none", prompts.answer, None, "must be a str"),
     ("answer-number", prompts.question, 3, "must be a str"),
     ("prompt-none", prompts.free_text, None, "must be a str"),
+    ("half-a-letter", prompts.free_text, "caf\udce9", "is no letter"),
+    ("half-a-letter-question", prompts.answer, "\ud83d?", "is no letter"),
+    ("half-a-letter-class", prompts.detect, ["cat", "\ud83d"], "is no letter"),
 ]
 
 

@@ -100,6 +100,7 @@ def test_doubled_annotation_ids_are_numbered_anew() -> None:
         pytest.param({"bbox": [1, 2, -3, 4]}, "at least 0", id="negative-width"),
         pytest.param({"bbox": [1, 2, "3", 4]}, "finite", id="text-in-box"),
         pytest.param({"bbox": [1, 2, 10**400, 4]}, "finite", id="huge"),
+        pytest.param({"bbox": [1, 2, 1e308, 4]}, "must be pixels", id="beyond-any-picture"),
         pytest.param({"bbox": [1, 2, float("nan"), 4]}, "finite", id="nan"),
         pytest.param({"bbox": None, "segmentation": None}, "neither bbox", id="nothing"),
         pytest.param({"area": -1}, "area is -1", id="area"),

@@ -117,6 +117,12 @@ def test_yolo_mistakes_name_file_and_line(tmp_path: Path, line: str, words: str)
     assert words in dataset.repairs[0]
 
 
+def test_yolo_settings_are_no_list_of_names(tmp_path: Path) -> None:
+    (tmp_path / "data.yaml").write_text("names:\n  0: cat\n  1: dog\n")
+    with pytest.raises(DatasetError, match=r"data\.yaml.*text file with one name a line"):
+        yolo(tmp_path, "1 0.5 0.5 1 1", tmp_path / "data.yaml")
+
+
 def test_yolo_without_names(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="names is"):
         yolo(tmp_path, "", [" "])
@@ -185,6 +191,7 @@ def test_voc_mistakes_name_file_and_line(
         pytest.param("<annotation/>", "no <filename>", id="no-filename"),
         pytest.param('<!DOCTYPE x [<!ENTITY a "b">]><annotation/>', "entities", id="entities"),
         pytest.param("<a>" * 60, "nested too deeply", id="deep"),
+        pytest.param('<?xml version="1.0" encoding="klingon"?><annotation/>', "klingon", id="code"),
         pytest.param(
             "<annotation><filename>a</filename><size><width>x</width></size></annotation>",
             "whole numbers",
@@ -203,6 +210,12 @@ def test_broken_voc_files_do_not_take_others_with_them(
     dataset = read_voc(tmp_path, skip_bad=True)
     assert len(dataset.annotations) == 1
     assert words in dataset.repairs[0]
+
+
+def test_voc_text_of_many_lines(tmp_path: Path) -> None:
+    path = voc(tmp_path, thing()) / "a.xml"
+    path.write_text(path.read_text().replace("<size>", "\n" * 100_000 + "<size>"))
+    assert read_voc(tmp_path).annotations[0].bbox_xywh == (20, 10, 30, 30)
 
 
 def test_voc_without_files(tmp_path: Path) -> None:

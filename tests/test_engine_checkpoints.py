@@ -128,6 +128,9 @@ def test_no_weights(tmp_path):
         ('{"weight_map": {"a": 3}}', "3 is no file name"),
         ('{"weight_map": {"a": ""}}', "is no file name"),
         ('{"weight_map": {"a": "x\\u0000"}}', "is no file name"),
+        (f'{{"weight_map": {{"a": "{"x" * 300}"}}}}', "cannot be opened: .*too long"),
+        ('{"weight_map": {"a": "\\ud800"}}', "cannot be opened: .*surrogates"),
+        (f'{{"weight_map": {"1" * 5000}}}', "is not valid JSON: Exceeds"),
         ('{"weight_map": {"a": "x", "a": "y"}}', r"more than once: \['a'\]"),
         ("[]", "must hold a JSON object, not list"),
         ("{", "is not valid JSON"),
@@ -391,7 +394,7 @@ def test_dtypes_that_are_refused(tmp_path, dtype):
         load(tmp_path, dtype=dtype)
 
 
-@pytest.mark.parametrize("device", ["tpu:0", "gpu", "cuda:99", 3.5])
+@pytest.mark.parametrize("device", ["tpu:0", "gpu", "cuda:99", 3.5, "meta"])
 def test_devices_that_are_refused(tmp_path, device):
     with pytest.raises(InputError, match=r'cannot be used .* allowed are "auto", "cpu"'):
         load(tmp_path, device=device)
@@ -426,7 +429,7 @@ def test_constant_positions_stay_constant(tmp_path):
     torch.testing.assert_close(weight, torch.arange(64.0).expand(49, 64))
 
 
-@pytest.mark.parametrize("resolution", [0, -32, 33, 32.0, "64", True])
+@pytest.mark.parametrize("resolution", [0, -32, 33, 32.0, "64", True, 184, 10**12])
 def test_resolutions_that_are_refused(tmp_path, resolution):
     with pytest.raises(InputError, match="resolution"):
         load(tiny_folder(tmp_path), resolution=resolution)
@@ -512,7 +515,12 @@ def test_damaged_json(tmp_path, name, content):
         ("", "is a path or a name"),
         (None, "is a path or a name"),
         (3, "is a path or a name"),
+        ("~nobody-of-this-name/x", "cannot be opened: Could not determine home"),
+        ("x" * 5000, "cannot be opened: .*too long"),
+        ("a\0b", "neither a folder"),
+        ("\ud800", "neither a folder"),
     ],
+    ids=lambda value: repr(value)[:30],
 )
 def test_sources_that_are_refused(source, message):
     with pytest.raises(ValueError, match=message):
@@ -522,3 +530,29 @@ def test_sources_that_are_refused(source, message):
 def test_a_file_of_the_folder_is_no_source(tmp_path):
     with pytest.raises(CheckpointError, match="is a file; pass the folder it is in"):
         load(tiny_folder(tmp_path) / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_links_in_a_circle_are_refused(tmp_path, name):
+    folder = tiny_folder(tmp_path)
+    (folder / name).unlink()
+    (folder / name).symlink_to(name)
+    with pytest.raises(CheckpointError, match=f"'{name}' cannot be opened: Symlink loop"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_folders_are_no_files(tmp_path, name):
+    folder = tiny_folder(tmp_path)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(MissingFileError, match=name.replace(".", r"\.")):
+        load(folder)
+
+
+def test_byte_order_mark_does_no_harm(tmp_path):
+    folder = tiny_folder(tmp_path)
+    for name in ("config.json", "vlmtasks.json"):
+        path = folder / name
+        path.write_bytes(b"\xef\xbb\xbf" + (path.read_bytes() if path.exists() else b"{}"))
+    assert load(folder).metadata == {}

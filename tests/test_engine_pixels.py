@@ -97,6 +97,8 @@ def test_size_of_the_file_is_ignored_when_resized():
         ({"image_mean": [0.5, 0.5]}, "image_mean must be three numbers"),
         ({"image_mean": "0.5"}, "image_mean must be three numbers"),
         ({"image_std": [0.5, 0.5, 0]}, "image_std must be positive"),
+        ({"rescale_factor": 10**400}, "rescale_factor must be positive"),
+        ({"image_mean": [10**400, 0, 0]}, "image_mean must be three numbers"),
         ({"image_std": [0.5, 0.5, float("nan")]}, "image_std must be three numbers"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),

@@ -112,6 +112,8 @@ def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
         pytest.param(b"hello\n", "line 1: is no prediction", id="text"),
         pytest.param(b'{"id": 1}\n', "line 1: is not the head", id="no-head"),
         pytest.param(b'{"run": {"a": 1, "batch_size": 4}}\n[1]\n', "line 2", id="list"),
+        pytest.param(b"[" * 100_000 + b"\n", "line 1: is no prediction", id="deep"),
+        pytest.param(b"1" * 5000 + b"\n", "line 1: is no prediction", id="huge-number"),
     ],
 )
 def test_foreign_files_are_refused_and_kept(tmp_path: Path, content: bytes, words: str) -> None:

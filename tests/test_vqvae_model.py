@@ -1,5 +1,8 @@
 """The codec's networks against plain numpy arithmetic, and the layout of the published weights."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -179,6 +182,14 @@ def test_one_error_lists_all_that_is_wrong(tmp_path):
         assert part in str(caught.value)
 
 
+def archive(header: bytes) -> bytes:
+    """An npz with one array, of which there is only a header."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.npy", b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header)
+    return content.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -189,6 +200,22 @@ def test_one_error_lists_all_that_is_wrong(tmp_path):
         pytest.param("empty.safetensors", b"", id="empty safetensors"),
         pytest.param("weights.pt", b"\x80\x04.", id="pickle by its ending"),
         pytest.param("pickle.npz", b"\x80\x04\x8c\x02os\x94.", id="pickle in disguise"),
+        pytest.param("head.npz", archive(b"{'descr': ((((1"), id="half a header"),
+        pytest.param(
+            "huge.npz",
+            archive(b"{'descr': '<f4', 'fortran_order': False, 'shape': (10**11,), }"),
+            id="arithmetic in the header",
+        ),
+        pytest.param(
+            "huge.npz",
+            archive(b"{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000,), }"),
+            id="declares 400 GB",
+        ),
+        pytest.param(
+            "method.npz",
+            archive(b"{}").replace(b"\x08\0", b"\x63\0"),
+            id="compressed in an unknown way",
+        ),
     ],
 )
 def test_unreadable_file_is_an_error_that_names_it(tmp_path, name, content):

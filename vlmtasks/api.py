@@ -234,8 +234,12 @@ class VLM:
         self, image: list[AnyPicture], box_xyxy: ArrayLike, **options: Unpack[Options]
     ) -> list[str]:
         """A description of what is in a box. box_xyxy: (4,), or (N, 4) for N pictures; pixels."""
-        boxes = check_boxes(np.atleast_2d(box_xyxy), name="box_xyxy")  # type: ignore[arg-type]
-        one_for_all = np.ndim(box_xyxy) == 1  # type: ignore[arg-type]
+        try:
+            one_for_all = np.ndim(box_xyxy) == 1  # type: ignore[arg-type]
+        except ValueError:  # rows of unequal length, which the check names
+            one_for_all = False
+        rows: Any = [box_xyxy] if one_for_all else box_xyxy
+        boxes = check_boxes(rows, name="box_xyxy")
         box: Any = boxes[0] if one_for_all else list(boxes)
         asked = _for_each(image, box, "box_xyxy", self._box_prompt)
         return self._ask_text(tasks.CAPTION_BOX, image, asked, {**options, "location_tokens": True})

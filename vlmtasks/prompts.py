@@ -66,6 +66,7 @@ def free_text(prompt: str) -> str:
     """
     if not isinstance(prompt, str):
         raise PromptError(f"prompt is {prompt!r}; it must be a str")
+    _check_letters(prompt, "prompt")
     return _LEADING_TOKENS.sub("", _one_kind_of_line_end(prompt)).strip()
 
 
@@ -105,6 +106,7 @@ _TOKEN_IN_NAME = re.compile(r"<(?:loc|seg|eos>|bos>|pad>|image>)")
 def _class_name(name: Any) -> str:
     if not isinstance(name, str):
         raise PromptError(f"a class is {name!r}; every class must be a str")
+    _check_letters(name, "a class")
     if re.search(r"[;\r\n]", name.strip()) or _TOKEN_IN_NAME.search(name):
         raise PromptError(
             f"a class is {name!r}; a class name has no ';', no line end and no token such as "
@@ -126,10 +128,22 @@ def _language(lang: Any) -> str:
 def _words(text: Any, name: str) -> str:
     if not isinstance(text, str):
         raise PromptError(f"{name} is {text!r}; it must be a str")
+    _check_letters(text, name)
     words = _one_kind_of_line_end(text).strip()
     if not words:
         raise PromptError(f"{name} is {text!r}, which says nothing; write it in words")
     return words
+
+
+def _check_letters(text: str, name: str) -> None:
+    """Half a surrogate pair, as from a command line in another encoding, is no letter."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"{name} is {text[:80]!r}, in which {text[error.start]!r} is no letter; was it read in "
+            "another encoding than it was written in?"
+        ) from None
 
 
 def _one_kind_of_line_end(text: str) -> str:

@@ -79,6 +79,10 @@ def load_codec(sidecar: Sidecar, given: "str | Path | MaskCodec | None" = None) 
             'mask_codec="…/vae-oid.npz", the codec of the official PaliGemma checkpoints'
         )
     if given is not None and not isinstance(given, str | Path):
+        if not hasattr(given, "fingerprint"):
+            raise MaskCodecError(
+                f"mask_codec is {given!r:.80}; it must be a file or a vqvae.MaskCodec"
+            )
         codec = given
     else:
         file = sidecar.codec_file if given is None else given

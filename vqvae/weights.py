@@ -1,6 +1,5 @@
 """Weights files of the codec: the published ``.npz`` and our own ``.safetensors``, never pickle."""
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,7 +51,11 @@ def save_weights(model: MaskVQVAE, path: Path, decoder_dtype: torch.dtype = torc
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError:  # a name that no file can have
+        is_there = False
+    if not is_there:
         raise CodecWeightsMissing(
             f"no codec weights at {path}: give a vae-oid.npz or a .safetensors file, "
             "or None for the bundled codec"
@@ -70,15 +73,14 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         # opened here, because numpy leaves the file open when it is no whole zip archive
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
-    # TypeError: an array of strings or the like, which torch does not take
-    except (ValueError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # each part of an archive fails in its own way when damaged
         raise CodecWeightsInvalid(f"{path} is no npz file of plain numbers: {error}") from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         raise CodecWeightsInvalid(f"{path} is no safetensors file: {error}") from error
 
 

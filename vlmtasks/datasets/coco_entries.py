@@ -11,6 +11,7 @@ from vlmtasks.datasets.json_files import read_json
 from vlmtasks.datasets.problems import is_finite_number, shorten
 from vlmtasks.rle import check_rle
 
+MAX_BOX = 1e9  # pixels; areas and overlaps of such boxes are still exact
 MAX_COORDINATE = 100_000  # pixels; pycocotools walks along every edge of a polygon
 
 
@@ -51,6 +52,8 @@ def check_bbox(value: Any) -> BoxXYWH:
     if not all(is_finite_number(number) for number in value):
         raise ValueError(f"bbox is {shorten(value)}; its four values must be finite numbers")
     x, y, width, height = (float(number) for number in value)
+    if max(abs(x), abs(y), abs(width), abs(height)) > MAX_BOX:
+        raise ValueError(f"bbox is {shorten(value)}; its four values must be pixels")
     if width < 0 or height < 0:
         raise ValueError(
             f"bbox is {shorten(value)}; it must be [x, y, width, height] with sides of at least 0"

@@ -169,6 +169,7 @@ def _read_thing(node: _Node, from_one: bool, place: str) -> _Thing:
 def _parse(data: bytes) -> _Node:
     """The elements of an XML file. ValueError: not XML, or with entities, which no VOC file has."""
     parser = expat.ParserCreate()
+    parser.buffer_text, parser.buffer_size = True, 1 << 20  # one call for a text of many lines
     top = _Node("", 0)
     stack = [top]
 
@@ -197,4 +198,6 @@ def _parse(data: bytes) -> _Node:
         raise ValueError(
             f"line {error.lineno}: not XML: {expat.errors.messages[error.code]}"
         ) from None
+    except LookupError as error:
+        raise ValueError(f"line 1: not XML: {error}; save the file as UTF-8") from None
     return top.children[0]

@@ -56,6 +56,11 @@ def read_yolo(
 
 def _read_names(names: Sequence[str] | str | os.PathLike[str]) -> list[str]:
     if isinstance(names, (str, os.PathLike)):
+        if Path(names).suffix.lower() in (".yaml", ".yml"):
+            raise DatasetError(
+                f"{os.fspath(names)!r} is a file of settings; write its names into a text file "
+                "with one name a line, or pass them as a list"
+            )
         lines = [line.strip() for line in read_text(names).splitlines()]
         while lines and not lines[-1]:
             lines.pop()

@@ -75,8 +75,8 @@ def read_predictions(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list
     """
     try:
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise DatasetError(f"{os.fspath(path)!r} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DatasetError(f"{os.fspath(path)!r} cannot be read: {error}") from None
     lines = list(_whole_lines(data, os.fspath(path)))
     if not lines:
         raise DatasetError(f"{os.fspath(path)!r} holds no prediction yet; run the evaluation first")
@@ -113,7 +113,7 @@ def _whole_lines(data: bytes, place: str) -> Iterator[tuple[Record, int]]:
     while (end := data.find(b"\n", start)) >= 0:
         try:
             value = json.loads(data[start:end])
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             line = data.count(b"\n", 0, start) + 1
