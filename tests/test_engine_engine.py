@@ -6,7 +6,7 @@ from scripted_network import script
 from tiny_checkpoints import save_folder, tiny_folder, tiny_network, tiny_picture
 
 from vlmtasks.engine import EncodedImage, Engine
-from vlmtasks.errors import InputError, NumericsError
+from vlmtasks.errors import InputError, NumericsError, PromptError
 from vlmtasks.generation import Generation
 
 PROMPTS = ["detect cat", "caption en", "answer en how many cats are on the mat?", "x", "ocr"]
@@ -228,6 +228,20 @@ def test_calls_that_are_refused(engine, images, pictures, prompts, options, mess
     pictures = images[:pictures] if isinstance(pictures, int) else pictures
     with pytest.raises(InputError, match=message):
         engine.generate(pictures, prompts, **{"max_new_tokens": 3, **options})
+
+
+def test_room_is_what_the_context_leaves(engine, images):
+    room = engine.room(images[0], "x")
+    assert room == 512 - 16 - 3
+    long = "e" * (room - 1)
+    assert engine.room(images[0], "x" + long) == 1
+    with pytest.raises(PromptError, match="exceed the 512 positions"):
+        engine.room(images[0], "xx" + long)
+
+
+def test_batch_size_of_pictures(engine):
+    with pytest.raises(InputError, match="batch_size must be an integer of at least 1, not 0"):
+        engine.encode_image([tiny_picture()], batch_size=0)
 
 
 def test_bad_numbers_in_the_tower_are_named(tmp_path):

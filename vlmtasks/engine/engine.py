@@ -132,6 +132,7 @@ class Engine:
         self, pictures: Sequence[Image.Image], *, batch_size: int = 8
     ) -> list[EncodedImage]:
         """RGB pictures of PIL → one encoding each; the vision tower runs once a picture."""
+        _check_batch_size(batch_size)
         encoded = []
         for start in range(0, len(pictures), batch_size):
             part = pictures[start : start + batch_size]
@@ -162,15 +163,19 @@ class Engine:
         images[i] may be several encodings: pictures of one prompt, or frames of a video.
         prompts: the prefix without its final newline, for example "detect cat ; dog".
         location_tokens: read <loc0000>…<loc1023> in the prompts as location tokens.
-        constraints: one a prompt, see `decoding.TokenConstraint`. on_step: is called with each new
-        token. The rest: see `decoding.DecodingOptions`.
+        constraints: one a prompt, see `token_choice.TokenConstraint`. on_step: is called with each
+        new token. The rest: see `decoding_options.DecodingOptions`.
         Raises PromptError (too long, no string), InputError, NumericsError.
         """
         options = DecodingOptions(
             max_new_tokens, temperature, top_p, seed, best_of, num_beams, raw_logprobs
         )
         rows = self._rows(images, prompts, max_new_tokens, location_tokens)
-        _check_batch(len(rows), constraints, batch_size)
+        _check_batch_size(batch_size)
+        if constraints is not None and len(constraints) != len(rows):
+            raise InputError(
+                f"constraints must be one a prompt: {len(constraints)} for {len(rows)} prompts"
+            )
         generations: list[Generation] = []
         for start in range(0, len(rows), batch_size):
             part = rows[start : start + batch_size]
@@ -322,10 +327,6 @@ class _Row:
     image_tokens: Tensor
 
 
-def _check_batch(
-    rows: int, constraints: Sequence[TokenConstraint | None] | None, batch_size: int
-) -> None:
+def _check_batch_size(batch_size: int) -> None:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size must be an integer of at least 1, not {batch_size!r}")
-    if constraints is not None and len(constraints) != rows:
-        raise InputError(f"constraints must be one a prompt: {len(constraints)} for {rows} prompts")
