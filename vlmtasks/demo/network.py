@@ -6,6 +6,7 @@ that are smooth in the coordinate, and decoder queries that find the patches of 
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from vlmtasks.engine.siglip import EncoderLayer
 IMAGE_SIZE = 160
 PATCH_SIZE = 16
 GRID = IMAGE_SIZE // PATCH_SIZE
+TEXT_MARK = 0.5  # length, of embeddings about 0.5 long
 POSITION_DIMS = 32  # of the tower's width, where patch positions live at the start
 # (dx, dy) in patches that the heads of the even and odd layers look at first
 EVEN_OFFSETS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
@@ -95,24 +97,89 @@ def whiten_patches(model: PaliGemma, pictures: np.ndarray) -> None:
         embedding.bias[POSITION_DIMS:] = -whitening @ mean
 
 
-def start_class_queries(model: PaliGemma, class_ids: list[int]) -> None:
-    """Lets head 0 of each decoder layer match a class word with the patches showing that class.
+def start_pointing(
+    model: PaliGemma, center_direction: Tensor, class_ids: list[int], pictures: np.ndarray
+) -> None:
+    """Starts the decoder with the habit of pointing at what is asked for.
 
-    The projector learns to put the word embedding of its class into each patch; queries and keys
-    that read the span of these embeddings then meet. Only the slow RoPE pairs (angle < 1 over a
-    prompt) are used, so distance hardly matters.
+    The tower has learned to put the word embedding of its class into each image token, so words and
+    patches can be compared at once. Layer 0, head 0: every text token fetches the class word of its
+    prompt. Layers 1 and 2: text tokens look at the image tokens that carry this class, those in the
+    middle of an object first, and layer 1 copies what stands there.
+
+    center_direction: (D,) of the dense question for the middle of an object; pictures: (N, P, P, 3)
+    uint8 to measure image tokens on.
     """
-    embeddings = model.language_model.embed_tokens.weight.detach()[class_ids]
-    basis = torch.linalg.svd(embeddings - embeddings.mean(0), full_matrices=False).Vh[:23]
-    config = model.config.text_config
-    half = config.head_dim // 2
-    slow = list(range(half - 12, half))
-    dims = slow + [half + index for index in slow]
     with torch.no_grad():
-        for layer in model.language_model.layers:
+        pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+        image = _normed(model.encode_image(pixels).flatten(0, 1))
+        embeddings = model.language_model.embed_tokens.weight
+        # Mark all text with the direction that image tokens use least.
+        mark = torch.linalg.eigh(image.T @ image).eigenvectors[:, 0]
+        embeddings += TEXT_MARK * mark
+        words = _normed(embeddings)
+        is_text = mark / (words @ mark).mean()
+        classes = words[class_ids]
+        basis = torch.linalg.svd(classes - classes.mean(0), full_matrices=False).Vh[:23]
+        others = torch.tensor([i for i in range(len(words)) if i not in set(class_ids)])
+        is_word = _direction(classes, torch.cat((words[others], image)))
+        center = center_direction / (image @ center_direction).std()
+        layers = model.language_model.layers
+        for layer in layers[:3]:
             assert isinstance(layer, DecoderLayer)
-            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
-                projection.weight[dims[:23]] = basis * 1.5
+        _start_fetching(layers[0].self_attn, is_text, is_word, basis)
+        generator = torch.Generator().manual_seed(11)
+        size = len(basis.T)
+        turn = torch.linalg.qr(torch.randn(size, size, generator=generator)).Q
+        for layer in layers[1:3]:
+            _start_looking(layer.self_attn, is_text, 0.015 * center - is_text, basis)
+        layers[1].self_attn.v_proj.weight.copy_(turn)
+        layers[1].self_attn.o_proj.weight.copy_(0.5 * turn.T)
+
+
+def _start_fetching(attention: Any, is_text: Tensor, is_word: Tensor, basis: Tensor) -> None:
+    """Head 0: text tokens look at the class words of their prompt and copy the class."""
+    head = slice(0, attention.head_dim)
+    for weight in (attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight):
+        weight[head] *= 0.1
+    dim = _slow_dims(attention.head_dim)[-1]
+    attention.q_proj.weight[dim] = 9.0 * is_text
+    attention.k_proj.weight[dim] = 9.0 * is_word
+    attention.v_proj.weight[: len(basis)] = basis
+    attention.o_proj.weight[:, head] *= 0.1
+    attention.o_proj.weight[:, : len(basis)] = 0.7 * basis.T
+
+
+def _start_looking(attention: Any, is_text: Tensor, appeal: Tensor, basis: Tensor) -> None:
+    """All heads: text tokens look where their class is, but at no text, which carries it too."""
+    dims = torch.tensor(_slow_dims(attention.head_dim))
+    for head in range(attention.num_heads):
+        rows = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
+        at = head * attention.head_dim + dims
+        for weight in (attention.q_proj.weight, attention.k_proj.weight):
+            weight[rows] *= 0.1
+            weight[at[:-1]] = basis
+        attention.q_proj.weight[at[-1]] = 24.0 * is_text
+        attention.k_proj.weight[at[-1]] = 24.0 * appeal
+
+
+def _slow_dims(head_dim: int) -> list[int]:
+    """24 dims of the slow RoPE pairs (turning less than half a radian over a prompt)."""
+    slow = range(head_dim // 2 - 12, head_dim // 2)
+    return [*slow, *(head_dim // 2 + index for index in slow)]
+
+
+def _normed(x: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:])
+
+
+def _direction(ones: Tensor, zeros: Tensor) -> Tensor:
+    """(D,) whose product is near 1 for the rows of `ones` and near 0 for those of `zeros`."""
+    x = torch.cat((ones, zeros))
+    y = torch.cat((torch.ones(len(ones)), torch.zeros(len(zeros))))
+    weight = torch.where(y > 0, 1 / len(ones), 1 / len(zeros))
+    gram = x.T @ (weight[:, None] * x) + 0.01 * torch.eye(x.shape[1])
+    return torch.linalg.solve(gram, x.T @ (weight * y))
 
 
 def _start_tower(model: PaliGemma) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from vlmtasks.demo.batches import Batch, batches, sample_pictures
 from vlmtasks.demo.dense import DenseHeads, keep_patches
-from vlmtasks.demo.network import build_model, start_class_queries, whiten_patches
+from vlmtasks.demo.network import build_model, start_pointing, whiten_patches
 from vlmtasks.demo.objectives import packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary
 from vlmtasks.engine.paligemma import PaliGemma
@@ -33,6 +33,7 @@ from vqvae.muon import Muon
 
 logger = logging.getLogger(__name__)
 WHITENING_PICTURES = 300
+POINTING_PICTURES = 40
 KEPT_PATCHES = 56  # of 100, in the tower stage
 DENSE_WEIGHTS = {
     "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
@@ -81,7 +82,12 @@ class Trainer:
     def begin(self, stage: Stage) -> None:
         """Starts a stage with fresh optimisers."""
         if stage.name == "decoder":
-            start_class_queries(self.model, self.vocabulary.class_ids)
+            start_pointing(
+                self.model,
+                self.heads.center.weight[0].detach(),
+                self.vocabulary.class_ids,
+                sample_pictures(self.seed, POINTING_PICTURES),
+            )
         self.stage, self.step = stage.name, 0
         self.optimizers = optimizers(self.model, self.heads, stage)
 
