@@ -22,7 +22,7 @@ import tokenizers
 import torch
 import transformers
 from PIL import Image, ImageDraw
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 from transformers import PaliGemmaConfig as ReferenceConfig
 from transformers import PaliGemmaForConditionalGeneration as Reference
@@ -37,6 +37,7 @@ from vlmtasks.engine.key_names import rename_all
 from vlmtasks.engine.paligemma import PaliGemma
 from vlmtasks.engine.pixels import PixelConfig, to_pixels
 from vlmtasks.engine.prompt_ids import PaddedIds, pad_ids, prompt_ids
+from vlmtasks.engine.random_weights import draw_weights
 from vlmtasks.engine.token_choice import TokenLimits
 from vlmtasks.engine.tokenizer import Tokenizer
 
@@ -132,25 +133,6 @@ def reference_model(case: Case) -> Reference:
     model = Reference(config).eval().requires_grad_(False)
     draw_weights(model, case.seed)
     return model
-
-
-@torch.no_grad()
-def draw_weights(network: nn.Module, seed: int) -> None:
-    """Embeddings 0.03, matrices 2 / √fan-in, norms near their neutral value.
-
-    At the usual scale the tied head echoes the last token; here the layers decide.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in network.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if "embed_tokens" in name or "lm_head" in name:
-            parameter.copy_(noise * 0.03)
-        elif parameter.dim() > 1:
-            parameter.copy_(noise * 2 / parameter[0].numel() ** 0.5)
-        elif name.endswith("weight") and ("layer_norm" in name or "post_layernorm" in name):
-            parameter.copy_(noise * 0.1 + 1)
-        else:
-            parameter.copy_(noise * 0.1)
 
 
 def our_model(

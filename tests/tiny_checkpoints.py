@@ -1,8 +1,4 @@
-"""Checkpoint folders small enough for tests: a real tokenizer, random weights.
-
-Scales as the parity tests need them: embeddings small and matrices large, so that the layers decide
-and greedy answers are not an echo of the last token.
-"""
+"""Checkpoint folders small enough for tests: a real tokenizer, random weights."""
 
 import json
 from dataclasses import replace
@@ -17,6 +13,7 @@ from tokenizers.models import BPE
 
 from vlmtasks.engine.config import PaliGemmaConfig, tiny_config
 from vlmtasks.engine.paligemma import PaliGemma
+from vlmtasks.engine.random_weights import draw_weights
 
 LOCS = [f"<loc{index:04d}>" for index in range(1024)]
 SEGS = [f"<seg{index:03d}>" for index in range(128)]
@@ -53,22 +50,6 @@ def checkpoint_config(model_type: str = "gemma", padding: int = 7) -> PaliGemmaC
     image_id = tiny_tokenizer().token_to_id("<image>")
     text = replace(config.text_config, vocab_size=image_id + 1 + padding)
     return replace(config, text_config=text, image_token_index=image_id)
-
-
-@torch.no_grad()
-def draw_weights(network: torch.nn.Module, seed: int = 0) -> None:
-    """Embeddings 0.03, matrices 2 / √fan-in, norms near their neutral value."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in network.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if "embed_tokens" in name or "lm_head" in name:
-            parameter.copy_(noise * 0.03)
-        elif parameter.dim() > 1:
-            parameter.copy_(noise * 2 / parameter[0].numel() ** 0.5)
-        elif "layer_norm" in name or "post_layernorm" in name:
-            parameter.copy_(noise * 0.1 + (1 if name.endswith("weight") else 0))
-        else:
-            parameter.copy_(noise * 0.1)
 
 
 def tiny_network(model_type: str = "gemma", seed: int = 0) -> PaliGemma:

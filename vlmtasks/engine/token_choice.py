@@ -125,12 +125,12 @@ def sample(scores: Tensor, options: DecodingOptions, generator: torch.Generator)
     """Draws an index from log-probabilities (R,), on the CPU so that devices draw the same."""
     scores = scores.cpu().double()
     probabilities = ((scores - scores.max()) / options.temperature).softmax(-1)
-    if options.top_p == 1:
-        return torch.multinomial(probabilities, 1, generator=generator)[0]
-    ordered, order = probabilities.sort(descending=True)
-    before = ordered.cumsum(0) - ordered
-    ordered = ordered.masked_fill(before >= options.top_p, 0)
-    return order[torch.multinomial(ordered, 1, generator=generator)[0]]
+    if options.top_p < 1:
+        ordered, order = probabilities.sort(descending=True)
+        before = ordered.cumsum(0) - ordered
+        # In the order of the ids again: the draw must not depend on how equals were sorted.
+        probabilities[order[before >= options.top_p]] = 0
+    return torch.multinomial(probabilities, 1, generator=generator)[0]
 
 
 def row_seed(seed: int, row: int) -> int:
