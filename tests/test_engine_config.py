@@ -153,6 +153,7 @@ def changed(section=None, **values):
         (changed("text_config", layer_types=["sliding_attention"]), "must alternate"),
         (changed("text_config", layer_types="x"), "must alternate"),
         (changed("vision_config", num_attention_heads=5), "no multiple of num_attention_heads 5"),
+        (changed("vision_config", num_channels=1), "num_channels is 1; this engine takes RGB"),
         (changed("vision_config", patch_size=64), "smaller than patch_size 64"),
         (changed("vision_config", hidden_act="silu"), "'silu'; supported are"),
         (changed("vision_config", layer_norm_eps="1e-6"), "must be int or float, not '1e-6'"),
