@@ -48,10 +48,6 @@ class SiglipVisionConfig:
             raise CheckpointError(
                 f"vision_config: num_channels is {self.num_channels}; pictures are RGB"
             )
-        if self.num_channels != 3:
-            raise CheckpointError(
-                f"vision_config: num_channels is {self.num_channels}; this engine takes RGB, 3"
-            )
         if self.image_size < self.patch_size:
             raise CheckpointError(
                 f"vision_config: image_size {self.image_size} is smaller than "
