@@ -34,6 +34,12 @@ from vqvae.muon import Muon
 logger = logging.getLogger(__name__)
 WHITENING_PICTURES = 300
 POINTING_PICTURES = 40
+HABITS = tuple(
+    f"language_model.layers.{layer}.self_attn.{part}_proj"
+    for layer in (0, 1, 2)
+    for part in ("q", "k")
+)
+HABIT_SHARE = 0.05
 KEPT_PATCHES = 56  # of 100, in the tower stage
 DENSE_WEIGHTS = {
     "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
@@ -165,17 +171,21 @@ def encode_patches(model: PaliGemma, pixels: Tensor, kept: Tensor) -> Tensor:
 
 
 def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of both transformers, Adam for the rest."""
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    """Muon for the matrices of both transformers, Adam for the rest.
+
+    Queries and keys that start with a habit learn slowly: Muon's steps are all of one size, and at
+    full rate they wipe a habit out before the rest has learned to use it.
+    """
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        is_tower = not name.startswith("language_model")
+        share = 1.0 if name.startswith("language_model") else stage.tower_share
+        share *= HABIT_SHARE if name.startswith(HABITS) else 1.0
         is_matrix = parameter.ndim >= 2 and "embed" not in name
-        groups.setdefault((is_matrix, is_tower), []).append(parameter)
-    groups.setdefault((False, False), []).extend(heads.parameters())
+        groups.setdefault((is_matrix, share), []).append(parameter)
+    groups.setdefault((False, 1.0), []).extend(heads.parameters())
     made: list[torch.optim.Optimizer] = []
-    for (is_matrix, is_tower), parameters in groups.items():
-        peak = stage.matrix_lr if is_matrix else stage.other_lr
-        peak *= stage.tower_share if is_tower else 1.0
+    for (is_matrix, share), parameters in groups.items():
+        peak = share * (stage.matrix_lr if is_matrix else stage.other_lr)
         if is_matrix:
             optimizer: torch.optim.Optimizer = Muon(parameters, lr=peak)
         else:
@@ -194,8 +204,9 @@ def run(out: Path, stages: list[Stage], seed: int, photos: Path | None) -> None:
     saved = out / "state.pt"
     if saved.exists():
         state = torch.load(saved, weights_only=True)
-        current = stages[names.index(state["stage"])] if state["stage"] in names else None
-        trainer.restore(state, current)
+        stage = stages[names.index(state["stage"])] if state["stage"] in names else None
+        is_finished = stage is not None and state["step"] >= stage.steps
+        trainer.restore(state, None if is_finished else stage)
     first = names.index(trainer.stage) if trainer.stage in names else 0
     for stage in stages[first:]:
         if trainer.stage != stage.name:
