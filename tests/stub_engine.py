@@ -1,10 +1,12 @@
-"""An engine without a network: it says what a test wants and remembers what it was asked."""
+"""An engine and a codec without networks: they say what a test wants, and remember."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from vlmtasks.generation import Generation
@@ -47,6 +49,15 @@ class LetterVocabulary:
 class StubEncoded:
     image_size: tuple[int, int]
     colour: tuple[int, int, int]
+
+
+class StubCodec:
+    """A mask codec whose masks are full; its fingerprint is "0" × 64."""
+
+    fingerprint = "0" * 64
+
+    def decode(self, codes: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        return np.ones((len(codes), 64, 64), np.float32)
 
 
 class StubEngine:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from stub_engine import StubEncoded, StubEngine
+from stub_engine import StubCodec, StubEncoded, StubEngine
 
 import vlmtasks
 from vlmtasks import api
@@ -25,15 +25,6 @@ from vlmtasks.errors import (
 CAT = "<loc0256><loc0128><loc0768><loc0512> cat"
 MASKED_CAT = "<loc0256><loc0128><loc0768><loc0512>" + "<seg005>" * 16 + " cat"
 SIZE = (640, 480)
-
-
-class StubCodec:
-    """A mask codec whose masks are full; its fingerprint is "0" × 64."""
-
-    fingerprint = "0" * 64
-
-    def decode(self, codes: Any) -> np.ndarray:
-        return np.ones((len(codes), 64, 64), np.float32)
 
 
 def picture(colour: str = "red", size: tuple[int, int] = SIZE) -> Image.Image:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from stub_engine import StubEncoded, StubEngine
+from stub_engine import StubCodec, StubEncoded, StubEngine
 
 from vlmtasks import api, cli
 from vlmtasks.api import VLM
@@ -22,11 +22,6 @@ from vlmtasks.errors import InputError, NumericsError
 CAT = "<loc0256><loc0128><loc0768><loc0512> cat"
 DOG = "<loc0000><loc0000><loc0512><loc0512> dog"
 MASKED_CAT = "<loc0256><loc0128><loc0768><loc0512>" + "<seg005>" * 16 + " cat"
-
-
-class StubCodec:
-    def decode(self, codes: Any) -> np.ndarray:
-        return np.ones((len(codes), 64, 64), np.float32)
 
 
 @pytest.fixture
