@@ -180,6 +180,32 @@ class Masks:
         masks._items = tuple(items)
         return masks
 
+    def moved(self, offset_xy: tuple[int, int], image_size: SizeWH) -> "Masks":
+        """The same masks in a larger picture, in which this one begins at `offset_xy` (pixels)."""
+        left, top = offset_xy
+        width, height = self.image_size
+        masks = Masks([], [], image_size)
+        items: list[_Item] = []
+        for item in self._items:
+            if isinstance(item, dict):
+                pixels = np.zeros(masks.image_size[::-1], np.bool_)
+                pixels[top : top + height, left : left + width] = decode_rle(item)
+                items.append(encode_rle(pixels))
+            else:
+                items.append(None if item is None else (item[0], item[1] + [left, top] * 2))
+        masks._items = tuple(items)
+        return masks
+
+    @classmethod
+    def joined(cls, parts: Sequence["Masks"], image_size: SizeWH) -> "Masks":
+        """All masks of several parts of one picture, in their order."""
+        masks = cls([], [], image_size)
+        for part in parts:
+            if part.image_size != masks.image_size:
+                raise InputError(f"{part} do not fit a picture of {masks.image_size} pixels")
+        masks._items = tuple(item for part in parts for item in part._items)
+        return masks
+
     def area(self, index: int) -> int:
         """Foreground pixels of one mask."""
         return rle_area(self.rle(index))

@@ -165,7 +165,7 @@ def _is_incomplete(bins: _Bins, codes: str | None) -> bool:
     return len(bins) < 4 if codes is None else codes.count("<") < MASK_CODES
 
 
-def bins_to_pixels(loc_yxyx: Sequence[int], size_wh: SizeWH, scale: int) -> BoxXYXY:
+def bins_to_pixels(loc_yxyx: Sequence[float], size_wh: SizeWH, scale: int) -> BoxXYXY:
     """Four bins (y_min, x_min, y_max, x_max) → (x0, y0, x1, y1): bin * size / scale."""
     width, height = size_wh
     y_min, x_min, y_max, x_max = loc_yxyx

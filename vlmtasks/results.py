@@ -1,12 +1,13 @@
 """What was found in a picture, and the forms that other tools want it in."""
 
 import json
+import operator
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,23 @@ class Detection:
         return self.masks[0] if self.masks is not None and self.masks.has_mask(0) else None
 
 
+RemovalReason = Literal["duplicate", "overlap", "low score"]
+
+
+@dataclass(frozen=True)
+class Removed:
+    """An object that the model named and the result leaves out.
+
+    reason: "duplicate" of an earlier object; "overlap" with one of the same class and a higher
+        score; "low score", below the `stop_score`.
+    """
+
+    label: str
+    score: float
+    box_xyxy: BoxXYXY
+    reason: RemovalReason
+
+
 @dataclass(frozen=True, eq=False)
 class Detections:
     """The objects of one picture, in the order in which the model named them.
@@ -52,6 +70,7 @@ class Detections:
     text: the answer of the model.
     finish_reason: "stop", or "length" when the answer was cut and objects may be missing.
     dropped: the records of the answer that are no objects; each says why in `.problem`.
+    removed: the objects of the answer that were left out; each says why in `.reason`.
 
     `found[0]` is a Detection; a slice, a list of indices or a bool array gives fewer Detections.
     InputError when the parts do not fit together.
@@ -65,6 +84,7 @@ class Detections:
     text: str = ""
     finish_reason: FinishReason = "stop"
     dropped: tuple[ParsedObject, ...] = ()
+    removed: tuple[Removed, ...] = ()
 
     def __post_init__(self) -> None:
         size_wh = check_image_size(self.image_size)
@@ -81,6 +101,8 @@ class Detections:
             len(self.masks) != len(boxes) or self.masks.image_size != size_wh
         ):
             raise InputError(f"{self.masks} do not fit {len(boxes)} boxes in {size_wh}")
+        if not isinstance(self.text, str):
+            raise InputError(f"text is {self.text!r:.80}; it must be the str that the model said")
         if self.finish_reason not in ("stop", "length"):
             raise InputError(f"finish_reason is {self.finish_reason!r}; it must be stop or length")
         boxes.flags.writeable = scores.flags.writeable = False
@@ -90,6 +112,7 @@ class Detections:
             ("scores", scores),
             ("labels", labels),
             ("dropped", tuple(self.dropped)),
+            ("removed", tuple(self.removed)),
         ):
             object.__setattr__(self, name, value)
 
@@ -125,6 +148,7 @@ class Detections:
         width, height = self.image_size
         counts = ", ".join(f"{n} {label!r}" for label, n in Counter(self.labels).items())
         extra = f", {len(self.dropped)} dropped" if self.dropped else ""
+        extra += f", {len(self.removed)} removed" if self.removed else ""
         extra += ", cut" if self.finish_reason == "length" else ""
         return f"Detections({counts or 'nothing'} in {width}×{height} pixels{extra})"
 
@@ -151,7 +175,57 @@ class Detections:
             mask = None if self.masks is None else self.masks.content(index)
             key = self.labels[index], self.boxes_xyxy[index].tobytes(), mask
             first.setdefault(key, index)
-        return self if len(first) == len(self) else self[list(first.values())]
+        return self.keeping(list(first.values()), "duplicate")
+
+    @classmethod
+    def concatenated(cls, parts: Sequence["Detections"]) -> "Detections":
+        """Several results of one picture as one, in their order.
+
+        text: the answers line by line; the spans of `dropped` count within their own answer.
+        InputError for none at all, and for pictures of different sizes.
+        """
+        if not parts or len({part.image_size for part in parts}) > 1:
+            raise InputError("results of one picture are joined: at least one, of one image_size")
+        if len(parts) == 1:
+            return parts[0]
+        size_wh = parts[0].image_size
+        masks = [part.masks for part in parts if part.masks is not None]
+        return cls(
+            boxes_xyxy=np.concatenate([part.boxes_xyxy for part in parts]),
+            labels=tuple(label for part in parts for label in part.labels),
+            scores=np.concatenate([part.scores for part in parts]),
+            image_size=size_wh,
+            masks=Masks.joined(masks, size_wh) if masks else None,
+            text="\n".join(part.text for part in parts),
+            finish_reason="length" if any(p.finish_reason == "length" for p in parts) else "stop",
+            dropped=tuple(record for part in parts for record in part.dropped),
+            removed=tuple(gone for part in parts for gone in part.removed),
+        )
+
+    def without_overlaps(self, iou: float) -> "Detections":
+        """Class-wise non-maximum suppression: of boxes of one class whose intersection over union
+        is above `iou` (0..1) only the one of the highest score stays. OpenCV's."""
+        if isinstance(iou, bool) or not isinstance(iou, int | float) or not 0 <= iou <= 1:
+            raise InputError(f"the overlap is {iou!r}; it must be a number of 0..1")
+        if len(self) < 2:
+            return self
+        import cv2
+
+        classes = list(dict.fromkeys(self.labels))
+        ids = [classes.index(label) for label in self.labels]
+        boxes = xyxy_to_xywh(self.boxes_xyxy)
+        kept = cv2.dnn.NMSBoxesBatched(boxes.tolist(), self.scores.tolist(), ids, -1.0, float(iou))
+        return self.keeping(sorted(np.ravel(kept).tolist()), "overlap")
+
+    def keeping(self, indices: Sequence[int], reason: RemovalReason) -> "Detections":
+        """Only these objects; the others go to `removed`."""
+        if len(indices) == len(self):
+            return self
+        others = sorted(set(range(len(self))) - set(indices))
+        gone = [
+            Removed(o.label, o.score, o.box_xyxy, reason) for o in map(self.__getitem__, others)
+        ]
+        return replace(self[list(indices)], removed=(*self.removed, *gone))
 
     def plot(self, image: Any, **style: Any) -> Image.Image:
         """A new picture with boxes, labels and masks. See `vlmtasks.draw.draw_detections`."""
@@ -187,6 +261,15 @@ class Detections:
                 }
                 for record in self.dropped
             ],
+            "removed": [
+                {
+                    "reason": gone.reason,
+                    "label": gone.label,
+                    "score": gone.score,
+                    "box_xyxy": list(gone.box_xyxy),
+                }
+                for gone in self.removed
+            ],
         }
 
     def to_json(self, *, ensure_ascii: bool = True, indent: int | None = None) -> str:
@@ -211,6 +294,7 @@ class Detections:
                 text=saved.get("text", ""),
                 finish_reason=saved.get("finish_reason", "stop"),
                 dropped=tuple(_read_dropped(record) for record in saved.get("dropped", ())),
+                removed=tuple(_read_removed(entry) for entry in saved.get("removed", ())),
             )
         except InputError:
             raise
@@ -293,6 +377,14 @@ def _float32(values: Any, name: str) -> NDArray[np.float32]:
 
 
 def _read_dropped(record: Mapping[str, Any]) -> ParsedObject:
-    start, stop = record["span"]
-    bins = tuple(record["loc_yxyx"])
-    return ParsedObject(record["label"], bins, None, None, record["problem"], (start, stop))
+    start, stop = (operator.index(place) for place in record["span"])
+    bins = tuple(operator.index(value) for value in record["loc_yxyx"])
+    label, problem = record["label"], record["problem"]
+    if not isinstance(label, str) or not isinstance(problem, str):
+        raise TypeError(f"label {label!r} and problem {problem!r} must be str")
+    return ParsedObject(label, bins, None, None, problem, (start, stop))
+
+
+def _read_removed(entry: Mapping[str, Any]) -> Removed:
+    x0, y0, x1, y1 = entry["box_xyxy"]
+    return Removed(entry["label"], entry["score"], (x0, y0, x1, y1), entry["reason"])

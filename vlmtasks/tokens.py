@@ -57,6 +57,7 @@ __all__ = [
     "BoxXYXY",
     "ParsedObject",
     "TokenVocabulary",
+    "bins_to_pixels",
     "check_bins",
     "check_codes",
     "check_label",

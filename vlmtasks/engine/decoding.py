@@ -19,14 +19,16 @@ from vlmtasks.engine.loop_guard import LoopGuard
 from vlmtasks.engine.paligemma import Prefill
 from vlmtasks.engine.prompt_ids import PaddedIds
 from vlmtasks.engine.token_choice import (
+    Choice,
     Head,
     TokenConstraint,
     TokenLimits,
+    allowed_ids,
     choose_tokens,
     require_finite,
     row_seed,
 )
-from vlmtasks.generation import FinishReason
+from vlmtasks.generation import FinishReason, TopLogprobs
 
 
 class Network(Head, Protocol):
@@ -46,12 +48,14 @@ class TokenStep:
     row: index of the answer: prompt · best_of + sample.
     logprob: see `vlmtasks.generation.Generation`.
     finish_reason: None while the row goes on.
+    top_logprobs: the likeliest ids of this step, see `DecodingOptions.top_logprobs`.
     """
 
     row: int
     token_id: int
     logprob: float
     finish_reason: FinishReason | None
+    top_logprobs: TopLogprobs = ()
 
     def shifted(self, rows: int) -> "TokenStep":
         return replace(self, row=self.row + rows)
@@ -65,6 +69,7 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)
     total_logprob: float = 0.0
     finish_reason: FinishReason = "length"
+    top_logprobs: list[TopLogprobs] = field(default_factory=list)
 
     def add(self, step: TokenStep) -> None:
         self.total_logprob += step.logprob
@@ -73,6 +78,7 @@ class Answer:
         if step.finish_reason != "stop":
             self.token_ids.append(step.token_id)
             self.logprobs.append(step.logprob)
+            self.top_logprobs.append(step.top_logprobs)
 
 
 def decode_steps(
@@ -138,13 +144,13 @@ class _Batch:
         """One more token for each live row; rows that finish leave the batch."""
         hidden = self._next_hidden()
         self.step += 1
-        ids, logprobs = choose_tokens(
+        chosen = choose_tokens(
             self.network, hidden, self.rows, self.options, self.limits, f"new token {self.step}"
         )
-        steps = [self._record(*row) for row in zip(self.rows, ids, logprobs, strict=True)]
+        steps = [self._record(*pair) for pair in zip(self.rows, chosen, strict=True)]
         alive = [index for index, step in enumerate(steps) if step.finish_reason is None]
         device = hidden.device
-        self.last_ids = torch.tensor([ids[index] for index in alive], device=device)
+        self.last_ids = torch.tensor([chosen[index].token_id for index in alive], device=device)
         if len(alive) < len(self.rows):
             self.rows = [self.rows[index] for index in alive]
             if self.rows and self.cache is not None:
@@ -172,15 +178,21 @@ class _Batch:
         require_finite(hidden, f"decoder, new token {self.step + 1}")
         return hidden
 
-    def _record(self, row: _Row, token: int, logprob: float) -> TokenStep:
+    def _record(self, row: _Row, choice: Choice) -> TokenStep:
         reason: FinishReason | None = None
-        if token in self.limits.stop_ids:
+        if choice.token_id in self.limits.stop_ids:
             reason = "stop"
         else:
-            row.tokens.append(token)
-            if row.guard.add(token) or len(row.tokens) == self.options.max_new_tokens:
+            row.tokens.append(choice.token_id)
+            loops = row.guard.add(choice.token_id) and self._may_end(row)
+            if loops or len(row.tokens) == self.options.max_new_tokens:
                 reason = "length"
-        return TokenStep(row.index, token, logprob, reason)
+        return TokenStep(row.index, choice.token_id, choice.logprob, reason, choice.top)
+
+    def _may_end(self, row: _Row) -> bool:
+        """Whether the answer is whole: one that loops isn't cut in the middle of a record."""
+        allowed = allowed_ids(row.constraint, row.tokens)
+        return allowed is None or not self.limits.stop_ids.isdisjoint(list(allowed))
 
 
 def run_prefill(

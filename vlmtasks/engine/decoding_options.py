@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from vlmtasks.errors import InputError
 
 MAX_TEMPERATURE = 1e6  # all tokens are as likely as each other long before
+MAX_TOP = 1024
 MAX_ROWS = 1000  # copies of a prompt in memory at the same time
 
 
@@ -19,7 +20,9 @@ class DecodingOptions:
     num_beams: > 1 searches with beams by Σ logprob, no length penalty (as big_vision).
     raw_logprobs: True computes the whole head at each step and gives logprobs over all tokens.
         False computes only the head rows that a constraint allows; logprobs are then relative to
-        those rows. Greedy tokens are the same.
+        those rows, or to what the constraint names (`token_choice.ComparingConstraint`). Greedy
+        tokens are the same.
+    top_logprobs: also report this many of the likeliest ids of each step, 0..MAX_TOP.
     """
 
     max_new_tokens: int
@@ -29,6 +32,7 @@ class DecodingOptions:
     best_of: int = 1
     num_beams: int = 1
     raw_logprobs: bool = True
+    top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "best_of", "num_beams"):
@@ -54,6 +58,11 @@ class DecodingOptions:
             raise InputError("num_beams > 1 is deterministic: leave temperature at 0")
         if not self.raw_logprobs and max(self.num_beams, self.best_of) > 1:
             raise InputError("num_beams and best_of compare answers by their raw_logprobs")
+        top = self.top_logprobs
+        if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= MAX_TOP:
+            raise InputError(f"top_logprobs must be an integer of 0..{MAX_TOP}, not {top!r:.80}")
+        if self.num_beams > 1 and top:
+            raise InputError("beam search reports no top_logprobs; leave out one of the two")
 
 
 def _is_real(value: object) -> bool:

@@ -27,7 +27,7 @@ from vlmtasks.engine.streaming import TextStream
 from vlmtasks.engine.token_choice import TokenConstraint, TokenLimits, require_finite
 from vlmtasks.engine.tokenizer import Tokenizer
 from vlmtasks.errors import InputError
-from vlmtasks.generation import FinishReason, Generation
+from vlmtasks.generation import FinishReason, Generation, TopLogprobs
 
 QUANTIZATIONS = (None,)
 
@@ -39,12 +39,14 @@ class StreamedToken:
     token_id: the new id, None for the last step of an answer that ended by itself.
     text: the text that became certain with it; the pieces add up to the text of the answer.
     finish_reason: set on the last step.
+    top_logprobs: the likeliest ids of this step, when asked for.
     """
 
     token_id: int | None
     logprob: float
     text: str
     finish_reason: FinishReason | None
+    top_logprobs: TopLogprobs = ()
 
 
 class Engine:
@@ -113,6 +115,14 @@ class Engine:
         return self.tokenizer
 
     @property
+    def stop_ids(self) -> frozenset[int]:
+        """The ids that can end an answer: <eos>, and what the checkpoint names besides."""
+        rows = len(self._limits.choosable)
+        return frozenset(
+            i for i in self.checkpoint.stop_ids if i < rows and self._limits.choosable[i]
+        )
+
+    @property
     def folder(self) -> Path:
         return self.checkpoint.folder
 
@@ -153,6 +163,7 @@ class Engine:
         num_beams: int = 1,
         best_of: int = 1,
         raw_logprobs: bool = True,
+        top_logprobs: int = 0,
         location_tokens: bool = False,
         constraints: Sequence[TokenConstraint | None] | None = None,
         on_step: Callable[[TokenStep], object] | None = None,
@@ -168,7 +179,7 @@ class Engine:
         Raises PromptError (too long, no string), InputError, NumericsError.
         """
         options = DecodingOptions(
-            max_new_tokens, temperature, top_p, seed, best_of, num_beams, raw_logprobs
+            max_new_tokens, temperature, top_p, seed, best_of, num_beams, raw_logprobs, top_logprobs
         )
         rows = self._rows(images, prompts, max_new_tokens, location_tokens)
         _check_batch_size(batch_size)
@@ -200,12 +211,18 @@ class Engine:
         top_p: float = 1.0,
         seed: int | None = None,
         raw_logprobs: bool = True,
+        top_logprobs: int = 0,
         location_tokens: bool = False,
         constraint: TokenConstraint | None = None,
     ) -> Iterator[StreamedToken]:
         """`generate` for one prompt, token by token; closing the iterator stops the work."""
         options = DecodingOptions(
-            max_new_tokens, temperature, top_p, seed, raw_logprobs=raw_logprobs
+            max_new_tokens,
+            temperature,
+            top_p,
+            seed,
+            raw_logprobs=raw_logprobs,
+            top_logprobs=top_logprobs,
         )
         rows = self._rows([image], [prompt], max_new_tokens, location_tokens)
         return self._stream(rows, options, constraint)
@@ -220,7 +237,9 @@ class Engine:
             if step.finish_reason is not None:
                 piece += text.finish()
             token_id = None if stopped else step.token_id
-            yield StreamedToken(token_id, step.logprob, piece, step.finish_reason)
+            yield StreamedToken(
+                token_id, step.logprob, piece, step.finish_reason, step.top_logprobs
+            )
 
     @torch.inference_mode()
     def _image_tokens(self, pictures: Sequence[Image.Image]) -> Tensor:
@@ -316,6 +335,7 @@ class Engine:
             tuple(answer.token_ids),
             tuple(answer.logprobs),
             answer.finish_reason,
+            tuple(answer.top_logprobs) if any(answer.top_logprobs) else (),
         )
 
 

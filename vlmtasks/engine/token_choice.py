@@ -6,7 +6,7 @@ Letters: B rows, D width, V rows of the head, R rows of the head that were asked
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -32,6 +32,19 @@ class TokenConstraint(Protocol):
         ...
 
 
+@runtime_checkable
+class ComparingConstraint(TokenConstraint, Protocol):
+    """A constraint that also says what probabilities are relative to.
+
+    Without it they are relative to the allowed ids. Only without `raw_logprobs`.
+    """
+
+    def compared(self, tokens: Sequence[int], /) -> Sequence[int] | None:
+        """The ids, the allowed ones among them, whose probabilities add up to 1 after the new
+        `tokens` so far; None for the whole vocabulary."""
+        ...
+
+
 @dataclass(frozen=True)
 class TokenLimits:
     """stop_ids: tokens that end an answer. choosable: (V,) bool, False for ids that are no text
@@ -49,6 +62,15 @@ class RowState(Protocol):
     generator: torch.Generator
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The next token of one row. top: the likeliest ids with their log-probabilities."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 def choose_tokens(
     head: Head,
     hidden: Tensor,
@@ -56,11 +78,14 @@ def choose_tokens(
     options: DecodingOptions,
     limits: TokenLimits,
     stage: str,
-) -> tuple[list[int], list[float]]:
-    """The next id of each row and its log-probability, from hidden states (B, D)."""
+) -> list[Choice]:
+    """The next id of each row with its log-probability, from hidden states (B, D)."""
     allowed = [allowed_ids(row.constraint, row.tokens) for row in rows]
-    head_rows = None if options.raw_logprobs else head_rows_of(allowed, hidden.device)
-    logprobs = token_logprobs(head, hidden, head_rows, stage)  # (B, R)
+    compared: list[Sequence[int] | None] = [None] * len(rows)
+    if not options.raw_logprobs:
+        compared = [_compared_ids(row, ids) for row, ids in zip(rows, allowed, strict=True)]
+    head_rows = head_rows_of(compared, hidden.device)
+    logprobs = token_logprobs(head, hidden, head_rows, stage, compared)  # (B, R)
     scores = restrict(logprobs, allowed, head_rows, limits)
     if options.temperature == 0:
         chosen = scores.argmax(-1)
@@ -68,9 +93,10 @@ def choose_tokens(
         chosen = torch.stack(
             [sample(s, options, row.generator) for s, row in zip(scores, rows, strict=True)]
         ).to(hidden.device)
-    picked = logprobs.gather(-1, chosen[:, None])[:, 0]
-    ids = chosen if head_rows is None else head_rows[chosen]
-    return ids.tolist(), picked.tolist()
+    picked = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
+    ids = (chosen if head_rows is None else head_rows[chosen]).tolist()
+    tops = _likeliest(logprobs, head_rows, options.top_logprobs)
+    return [Choice(*choice) for choice in zip(ids, picked, tops, strict=True)]
 
 
 def allowed_ids(constraint: TokenConstraint | None, tokens: Sequence[int]) -> Sequence[int] | None:
@@ -81,21 +107,30 @@ def allowed_ids(constraint: TokenConstraint | None, tokens: Sequence[int]) -> Se
     return ids
 
 
-def token_logprobs(head: Head, hidden: Tensor, head_rows: Tensor | None, stage: str) -> Tensor:
-    """Log-softmax of the raw logits, float32 (B, R)."""
+def token_logprobs(
+    head: Head,
+    hidden: Tensor,
+    head_rows: Tensor | None,
+    stage: str,
+    compared: Sequence[Sequence[int] | None] = (),
+) -> Tensor:
+    """Log-softmax of the raw logits, float32 (B, R), for each row among its `compared` ids.
+
+    −∞ for all others. compared: none, or one entry a row, None for all.
+    """
     logits = head.logits(hidden, head_rows).float()
     require_finite(logits, f"logits, {stage}")
+    if any(ids is not None for ids in compared):
+        logits = logits.masked_fill(~_members(compared, head_rows, logits), -math.inf)
     return logits.log_softmax(-1)
 
 
-def head_rows_of(allowed: Sequence[Sequence[int] | None], device: torch.device) -> Tensor | None:
-    """The sorted union of the allowed ids (R,), or None when a row allows any."""
-    union: set[int] = set()
-    for ids in allowed:
-        if ids is None:
-            return None
-        union.update(ids)
-    return torch.tensor(sorted(union), device=device)
+def head_rows_of(wanted: Sequence[Sequence[int] | None], device: torch.device) -> Tensor | None:
+    """The sorted union of the wanted ids (R,), or None when a row wants all."""
+    some = [torch.as_tensor(ids, dtype=torch.long) for ids in wanted if ids is not None]
+    if len(some) < len(wanted) or not some:
+        return None
+    return torch.cat(some).unique().to(device)
 
 
 def restrict(
@@ -106,19 +141,45 @@ def restrict(
 ) -> Tensor:
     """−∞ for ids that may not be produced or that the row's constraint forbids. (B, R) → (B, R)."""
     choosable = limits.choosable if head_rows is None else limits.choosable[head_rows]
-    scores = logprobs.masked_fill(~choosable, -math.inf)
-    for index, ids in enumerate(allowed):
-        if ids is None:
-            continue
-        places = torch.as_tensor(ids, dtype=torch.long, device=scores.device)
-        if head_rows is not None:
-            places = torch.searchsorted(head_rows, places)
-        forbidden = torch.ones(scores.shape[1], dtype=torch.bool, device=scores.device)
-        forbidden[places] = False
-        scores[index] = scores[index].masked_fill(forbidden, -math.inf)
-        if scores[index].isneginf().all():
-            raise InputError(NOTHING_ALLOWED.format(f"only {list(ids)[:10]}, which are no text"))
+    scores = logprobs.masked_fill(~(choosable & _members(allowed, head_rows, logprobs)), -math.inf)
+    for index in scores.isneginf().all(-1).nonzero()[:, 0].tolist():
+        some = list(allowed[index] or ())[:10]
+        raise InputError(NOTHING_ALLOWED.format(f"only {some}, which are no text"))
     return scores
+
+
+def _compared_ids(row: RowState, allowed: Sequence[int] | None) -> Sequence[int] | None:
+    if isinstance(row.constraint, ComparingConstraint):
+        return row.constraint.compared(row.tokens)
+    return allowed
+
+
+def _members(
+    sets: Sequence[Sequence[int] | None], head_rows: Tensor | None, like: Tensor
+) -> Tensor:
+    """(B, R) bool: whether each column is an id of the row's set; None is the set of all."""
+    members = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
+    for row, ids in zip(members, sets, strict=True):
+        if ids is None:
+            row.fill_(True)
+            continue
+        places = torch.as_tensor(ids, dtype=torch.long, device=like.device)
+        row[places if head_rows is None else torch.searchsorted(head_rows, places)] = True
+    return members
+
+
+def _likeliest(
+    logprobs: Tensor, head_rows: Tensor | None, count: int
+) -> list[tuple[tuple[int, float], ...]]:
+    """For each row up to `count` (id, log-probability), the likeliest first."""
+    if not count:
+        return [()] * len(logprobs)
+    values, places = logprobs.topk(min(count, logprobs.shape[1]))
+    ids = places if head_rows is None else head_rows[places]
+    return [
+        tuple(pair for pair in zip(*row, strict=True) if pair[1] > -math.inf)
+        for row in zip(ids.tolist(), values.tolist(), strict=True)
+    ]
 
 
 def sample(scores: Tensor, options: DecodingOptions, generator: torch.Generator) -> Tensor:

@@ -40,6 +40,7 @@ class Tokenizer:
         self.newline_id = self._newline()
         self.loc_start = self._run(LOC_TOKENS)
         self.seg_start = self._run(SEG_TOKENS)
+        self._blank = self._blank_mark()
         self.image_id: int | None = tokenizer.token_to_id(IMAGE_TOKEN)
         added = tokenizer.get_added_tokens_decoder()
         self.size = max(tokenizer.get_vocab_size(), 1 + max(added, default=0))
@@ -93,6 +94,14 @@ class Tokenizer:
         kept = [i for i in ids if not self.is_silent(i)]
         return self._tokenizer.decode(kept, skip_special_tokens=False)
 
+    def ids_of(self, text: str, /) -> tuple[int, ...]:
+        """The single tokens that are written as just this text: a piece, and a byte for ASCII."""
+        names = [text.replace(" ", self._blank)]
+        if len(text.encode("utf-8", "replace")) == 1:
+            names.append(f"<0x{ord(text):02X}>")
+        ids = (self._tokenizer.token_to_id(name) for name in names)
+        return tuple(i for i in ids if i is not None and not self.is_silent(i))
+
     def is_silent(self, token_id: int) -> bool:
         """Whether this id is no text: <image>, <eos> and their like, or outside the vocabulary."""
         return not 0 <= token_id < self.size or token_id in self._silent
@@ -116,6 +125,11 @@ class Tokenizer:
                 + (" (this looks like a bare Gemma tokenizer)" if token in LOC_TOKENS else "")
             )
         return found
+
+    def _blank_mark(self) -> str:
+        """What stands for a blank in the file: "▁" in Gemma's."""
+        ids = self._tokenizer.encode(" ", add_special_tokens=False).ids
+        return (self._tokenizer.id_to_token(ids[0]) if len(ids) == 1 else None) or " "
 
     def _run(self, tokens: Sequence[str]) -> int:
         start = self._id(tokens[0])

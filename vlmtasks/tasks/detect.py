@@ -10,8 +10,16 @@ from vlmtasks.boxes import SizeWH
 from vlmtasks.categories import normalize_name
 from vlmtasks.generation import Generation
 from vlmtasks.results import Detections
-from vlmtasks.tasks.scores import location_score
-from vlmtasks.tokens import BOX_SCALE, TRUNCATED, ParsedObject, TokenVocabulary, parse_objects
+from vlmtasks.tasks.expected_boxes import expected_bins
+from vlmtasks.tasks.reading import Reading
+from vlmtasks.tokens import (
+    BOX_SCALE,
+    TRUNCATED,
+    ParsedObject,
+    TokenVocabulary,
+    bins_to_pixels,
+    parse_objects,
+)
 
 
 @dataclass(frozen=True)
@@ -32,19 +40,20 @@ class Detect:
         labels: str | Iterable[str] | None = None,
         vocabulary: TokenVocabulary | None = None,
         scale: int = BOX_SCALE,
+        reading: Reading | None = None,
     ) -> Detections:
         """Read the answer to `prompt(labels)`.
 
         image_size: (width, height) of the picture that was asked about.
         vocabulary: reads the token ids and not the text. Without it every score is 1.0.
+        reading: what scores and boxes are made of, otherwise of what `Reading` says.
 
-        A score is the geometric mean of the probabilities of the four location tokens. When a
-        single class was asked, objects without label get its name. Of a cut answer (finish_reason
-        "length") the last object is dropped as "truncated" unless its label is one that was asked:
-        its label, or its mask, may be half.
+        When a single class was asked, objects without label get its name. Of a cut answer
+        (finish_reason "length") the last object is dropped as "truncated" unless its label is one
+        that was asked: its label, or its mask, may be half.
         """
         records = read_answer(generation, image_size, labels, vocabulary, scale)
-        return to_detections(generation, records, image_size, vocabulary)
+        return to_detections(generation, records, image_size, vocabulary, scale, reading)
 
 
 DETECT = Detect()
@@ -73,15 +82,21 @@ def to_detections(
     records: list[ParsedObject],
     image_size: SizeWH,
     vocabulary: TokenVocabulary | None,
+    scale: int,
+    reading: Reading | None = None,
 ) -> Detections:
     """The good records as Detections without masks, the others as `dropped`."""
+    reading = reading or Reading()
     good = [record for record in records if record.problem is None]
-    scores = [
-        1.0 if vocabulary is None else location_score(generation, record, vocabulary)
-        for record in good
-    ]
+    boxes = [record.box_xyxy for record in good]
+    scores = [1.0] * len(good)
+    if vocabulary is not None:
+        scores = reading.scores(generation, records, vocabulary)
+        if reading.boxes == "expected":
+            bins = (expected_bins(generation, record, vocabulary) for record in good)
+            boxes = [bins_to_pixels(four, image_size, scale) for four in bins]
     return Detections(
-        boxes_xyxy=np.array([record.box_xyxy for record in good], np.float32).reshape(-1, 4),
+        boxes_xyxy=np.array(boxes, np.float32).reshape(-1, 4),
         labels=tuple(record.label for record in good),
         scores=np.array(scores, np.float32),
         image_size=image_size,
@@ -105,7 +120,8 @@ def _marked_if_cut(
     if vocabulary is None:
         behind = generation.text[stop:]
     else:
-        behind = vocabulary.decode(generation.token_ids[stop:])
+        rest = generation.token_ids[stop:]
+        behind = vocabulary.decode([one for one in rest if 0 <= one < vocabulary.size])
     is_asked = normalize_name(last.label) in map(normalize_name, asked)
     if last.problem is not None or behind.strip() or is_asked:
         return last

@@ -13,6 +13,7 @@ from vlmtasks.generation import Generation
 from vlmtasks.masks import Masks
 from vlmtasks.results import Detections
 from vlmtasks.tasks.detect import read_answer, to_detections
+from vlmtasks.tasks.reading import Reading
 from vlmtasks.tokens import BOX_SCALE, ParsedObject, TokenVocabulary
 
 
@@ -43,13 +44,14 @@ class Segment:
         labels: str | Iterable[str] | None = None,
         vocabulary: TokenVocabulary | None = None,
         scale: int = BOX_SCALE,
+        reading: Reading | None = None,
     ) -> Detections:
         """As `Detect.parse`, with masks; an object that came without codes has none.
 
         codec: the mask codec that belongs to the checkpoint.
         """
         records = read_answer(generation, image_size, labels, vocabulary, scale)
-        found = to_detections(generation, records, image_size, vocabulary)
+        found = to_detections(generation, records, image_size, vocabulary, scale, reading)
         good = [record for record in records if record.problem is None]
         return replace(found, masks=_decode_masks(good, codec, image_size))
 
