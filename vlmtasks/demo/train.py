@@ -64,7 +64,7 @@ class Stage:
 STAGES = {
     "tower": Stage("tower", 12000, 16, 0, 3e-3, 1.5e-3, 1.0, 1.0, (2.5, 0.7)),
     "decoder": Stage("decoder", 4000, 12, 8, 3e-3, 1.5e-3, 0.0, 0.0, (1.5, 0.4)),
-    "official": Stage("official", 1200, 12, 3, 1e-3, 5e-4, 0.3, 0.1, (0.4, 0.0)),
+    "official": Stage("official", 1200, 14, 2, 1.5e-3, 7e-4, 0.0, 0.0, (0.4, 0.0)),
 }
 
 
