@@ -61,6 +61,7 @@ def test_no_boxes_have_the_shape_0_4(empty):
     [
         ([1, 2, 3, 4], r"shape \(4,\)"),
         ([(1, 2, 3)], r"shape \(1, 3\)"),
+        ([()], r"shape \(1, 0\)"),
         ([(1, 2, 3, "a")], "numbers of shape"),
         ([(1, 2, 3), (1, 2)], "numbers of shape"),
         ([(1, 2, 3, float("nan"))], "NaN or infinity"),

@@ -145,7 +145,19 @@ def test_truncated_file(tmp_path, arrays, cut):
         Engine.load(tmp_path)
 
 
-def test_wrong_shapes(tmp_path, arrays):
-    arrays["img/embedding/kernel"] = arrays["img/embedding/kernel"][0]
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("img/embedding/kernel", (4, 3, 24)),
+        ("img/head/kernel", (2, 3, 4)),
+        ("img/pos_embedding", (1,)),
+        ("llm/embedder/input_embedding", ()),
+        ("llm/layers/mlp/gating_einsum", (2, 2, 40)),
+        ("llm/layers/attn/kv_einsum/w", (2, 2)),
+        ("llm/layers/attn/attn_vec_einsum/w", (2, 4, 16)),
+    ],
+)
+def test_wrong_shapes(tmp_path, arrays, key, shape):
+    arrays[key] = np.zeros(shape, np.float32)
     with pytest.raises(CheckpointError, match="not a readable big_vision"):
         Engine.load(save(tmp_path, arrays))

@@ -144,7 +144,7 @@ LAYER = "language_model.model.layers.0.self_attn.q_proj"
     ],
     ids=["no such layer", "no such module", "dora", "embedding", "A without B", "other base"],
 )
-def test_keys_without_a_place_are_an_error(tmp_path, base, tensors):
+def test_w13_keys_without_a_place_are_an_error(tmp_path, base, tensors):
     tensors = {
         "base_model.model." + k.removeprefix("base_model.model."): tensors[k] for k in tensors
     }
@@ -165,7 +165,11 @@ def test_keys_without_a_place_are_an_error(tmp_path, base, tensors):
         ({"lora_alpha": "16"}, "lora_alpha must be a number"),
         ({"alpha_pattern": []}, None),
         ({"alpha_pattern": {"q_proj": "x"}}, "alpha_pattern must hold numbers"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a number"),
+        ({"lora_alpha": float("nan")}, "lora_alpha must be a number"),
         ({"alpha_pattern": {"(": 1}}, "is no regular expression"),
+        ({"alpha_pattern": {r"(\w+\.?)+x": 1}}, "too intricate"),
+        ({"alpha_pattern": {".*" * 20 + "x": 1}}, "too intricate"),
         ({"base_model_name_or_path": 3}, "base_model_name_or_path must be a string"),
     ],
     ids=str,

@@ -16,7 +16,7 @@ def test_values_are_minus_one_to_one():
     np.testing.assert_allclose(pixels[0, :, 0, 0], [-1, 51 / 127.5 - 1, 1], atol=1e-6)
 
 
-def test_whole_picture_is_squashed():
+def test_i13_whole_picture_is_squashed():
     """A panorama: the left half red, the right half blue, nothing cropped or padded."""
     picture = Image.new("RGB", (2000, 10), (255, 0, 0))
     picture.paste((0, 0, 255), (1000, 0, 2000, 10))
@@ -97,6 +97,7 @@ def test_size_of_the_file_is_ignored_when_resized():
         ({"image_mean": [0.5, 0.5]}, "image_mean must be three numbers"),
         ({"image_mean": "0.5"}, "image_mean must be three numbers"),
         ({"image_std": [0.5, 0.5, 0]}, "image_std must be positive"),
+        ({"image_std": [0.5, 0.5, 1e-320]}, "image_std must be positive"),
         ({"rescale_factor": 10**400}, "rescale_factor must be positive"),
         ({"image_mean": [10**400, 0, 0]}, "image_mean must be three numbers"),
         ({"image_std": [0.5, 0.5, float("nan")]}, "image_std must be three numbers"),

@@ -68,6 +68,19 @@ def test_questions_from_the_two_files_of_vqa_v2(tmp_path: Path) -> None:
         read_vqa_items(tmp_path / "a.json", tmp_path / "a.json")
 
 
+@pytest.mark.parametrize(
+    ("image_id", "name"),
+    [("5", "{0.x}"), ("5", "{1}"), ("5", "{"), ("1e999", "{}"), ("null", "{}"), ('"x"', "{}")],
+)
+def test_vqa_v2_files_that_are_none(tmp_path: Path, image_id: str, name: str) -> None:
+    path = tmp_path / "both.json"
+    question = f'{{"question_id": 1, "image_id": {image_id}, "question": "how many?"}}'
+    answer = '{"question_id": 1, "answers": [{"answer": "2"}]}'
+    path.write_text(f'{{"questions": [{question}], "annotations": [{answer}]}}')
+    with pytest.raises(DatasetError, match="question 1: is not as in VQA v2"):
+        read_vqa_items(path, path, name)
+
+
 def test_words_with_boxes(tmp_path: Path) -> None:
     words = [{"text": "STOP", "box": [1, 2, 3, 4]}, {"text": "###", "box": [5, 6, 7, 8]}]
     path = lines(tmp_path / "w.jsonl", {"image": "a.jpg", "words": words})

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import sys
 
 import numpy as np
@@ -193,6 +194,11 @@ def test_nothing_there_and_back():
      {"objects": [], "image_size": [1, 1], "dropped": [{}]},
      {"objects": [], "image_size": [1, 1],
       "dropped": [{"problem": "x", "label": "", "loc_yxyx": [], "span": [0, 1, 2]}]},
+     {"objects": [], "image_size": [1, 1], "text": 5},
+     {"objects": [], "image_size": [1, 1],
+      "dropped": [{"problem": "x", "label": "", "loc_yxyx": [math.nan], "span": [0, 1]}]},
+     {"objects": [], "image_size": [1, 1],
+      "dropped": [{"problem": None, "label": "", "loc_yxyx": [], "span": [0, 1]}]},
      {"objects": [{"label": "a", "score": 10**400, "box_xyxy": [0, 0, 1, 1]}],
       "image_size": [1, 1]},
      {"objects": [{"label": "a", "score": 1, "box_xyxy": [0, 0, 1, 10**400]}],

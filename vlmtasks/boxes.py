@@ -62,7 +62,7 @@ def check_boxes(boxes: ArrayLike, *, name: str = "boxes_xyxy") -> NDArray[np.flo
         raise InputError(
             f"{name} is {_shorten(boxes)}; it must be numbers of shape (N, 4)"
         ) from None
-    if array.size == 0 and array.ndim <= 2:
+    if array.ndim in (1, 2) and len(array) == 0:
         array = array.reshape(0, 4)
     if array.ndim != 2 or array.shape[1] != 4:
         raise InputError(f"{name} has the shape {array.shape}; it must be (N, 4), a row for a box")

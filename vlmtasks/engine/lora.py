@@ -19,7 +19,9 @@ from vlmtasks.errors import CheckpointError, MissingFileError
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
+MAX_ALPHA = 1e9
 _ROOT = "base_model.model."
+_QUANTIFIER, _REPEATED_GROUP = re.compile(r"[*+{?]"), re.compile(r"\)[*+{]")
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])(\.[^.]+)?\.weight")
 
 
@@ -140,6 +142,11 @@ def _replace(tensors: dict[str, Tensor], name: str, tensor: Tensor) -> bool:
 
 
 def _matches(pattern: str, module: str) -> bool:
+    if len(_QUANTIFIER.findall(pattern)) > 4 or _REPEATED_GROUP.search(pattern):
+        raise CheckpointError(
+            f"alpha_pattern {pattern!r:.80} is too intricate, matching it might never end; write "
+            "the names of the modules"
+        )
     try:
         return re.fullmatch(rf"(.*\.)?({pattern})", module) is not None
     except re.error as error:
@@ -154,4 +161,6 @@ def _text(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_ALPHA
+    )

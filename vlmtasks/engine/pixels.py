@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vlmtasks.errors import CheckpointError, ImageError
 
+MAX_VALUE = 1e6  # of what pixels are multiplied with or divided by
 BICUBIC = 3  # PIL's number, as preprocessor_config.json writes it; antialiased when shrinking
 
 
@@ -65,7 +66,7 @@ class PixelConfig:
                 f"preprocessor_config.json: rescale_factor must be positive, not {factor!r}"
             )
         std = _three_numbers(data, "image_std")
-        if min(std) <= 0:
+        if min(std) < 1 / MAX_VALUE:
             raise CheckpointError(
                 f"preprocessor_config.json: image_std must be positive, not {std}"
             )
@@ -123,4 +124,6 @@ def _three_numbers(data: Mapping[str, Any], key: str) -> tuple[float, float, flo
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MAX_VALUE
+    )

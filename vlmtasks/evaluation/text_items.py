@@ -87,7 +87,7 @@ def read_vqa_items(
             answers = [str(answer["answer"]) for answer in entry["answers"]]
             name = image_name.format(int(question["image_id"]))
             items.append(TextItem(entry["question_id"], name, str(question["question"]), answers))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DatasetError(
                 f"{os.fspath(annotations)}, question {entry['question_id']!r}: is not as in VQA "
                 f"v2: {error!r}"
