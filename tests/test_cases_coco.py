@@ -2,6 +2,8 @@
 
 C01: ids are numbered anew for scoring, so a file with the id 0 scores as any other.
 C09: missing fields are filled in with one DatasetWarning for the file.
+P29: of two categories that differ only in case one may be unused, because Roboflow writes such
+files; two in use are an error before anything is asked.
 C18: detections with an unknown label are left out of the results and counted.
 C20: both forms of a results file are accepted.
 """
@@ -12,13 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from vlmtasks.datasets.coco import write_coco
+from vlmtasks.datasets.coco import to_coco_dict, write_coco
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.coco_results import read_results, write_results
+from vlmtasks.datasets.folder import read_folder
+from vlmtasks.datasets.paligemma_examples import coco_examples
 from vlmtasks.datasets.problems import DatasetWarning
 from vlmtasks.errors import DatasetError
 from vlmtasks.evaluation.coco_ap import CocoScores, coco_scores
+from vlmtasks.evaluation.coco_task import plan
 from vlmtasks.rle import check_rle, decode_rle, encode_rle
 
 BACKENDS = ["pycocotools", pytest.param("faster-coco-eval", id="faster-coco-eval")]
@@ -201,3 +207,36 @@ def test_C20_exchanged_arguments_are_named() -> None:
 def test_C20_list_rows_without_score_are_refused() -> None:
     with pytest.raises(DatasetError, match="entry 1: score is None"):
         read_results([result(), result(score=None)], read_coco(truth()))
+
+
+def test_I01_images_entry_is_that_of_the_upright_picture(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(tmp_path / "o6.jpg", exif=exif)
+    write_coco(tmp_path / "out.json", read_folder(tmp_path))
+    (image,) = json.loads((tmp_path / "out.json").read_text())["images"]
+    assert (image["file_name"], image["width"], image["height"]) == ("o6.jpg", 20, 40)
+
+
+def test_P26_picture_without_objects_keeps_its_entry() -> None:
+    value = to_coco_dict(read_coco(truth() | {"annotations": []}))
+    assert [image["id"] for image in value["images"]] == [7]
+    assert value["annotations"] == []
+
+
+@pytest.mark.parametrize("in_use", [[3], [3, 9]], ids=["P29-one-in-use", "P29-both-in-use"])
+def test_categories_that_differ_only_in_case(tmp_path: Path, in_use: list[int]) -> None:
+    Image.new("RGB", (100, 80)).save(tmp_path / "a.png")
+    value = truth()
+    value["categories"].append({"id": 9, "name": "CAT "})
+    value["annotations"] = [
+        value["annotations"][0] | {"id": n, "category_id": key} for n, key in enumerate(in_use, 1)
+    ]
+    dataset = read_coco(value)
+    if in_use == [3]:
+        assert [item.labels for item in plan(dataset, tmp_path, "all")] == [("cat",)]
+        assert coco_examples(dataset, "detect").examples[0].prefix == "detect cat"
+        return
+    for call in (lambda: plan(dataset, tmp_path, "all"), lambda: coco_examples(dataset, "detect")):
+        with pytest.raises(DatasetError, match=r"'cat' \(id 3\) and 'CAT' \(id 9\) differ at most"):
+            call()

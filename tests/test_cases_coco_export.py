@@ -102,6 +102,11 @@ def test_p29_case_and_blanks_do_not_matter():
     assert categories.name(entry["category_id"]) == "Stop Sign"
 
 
+def test_p29_two_categories_that_differ_only_in_case():
+    with pytest.raises(InputError, match=r"'Stop Sign' \(id 1\) and 'stop sign' \(id 2\)"):
+        detected("").to_coco(1, [{"id": 1, "name": "Stop Sign"}, {"id": 2, "name": "stop sign"}])
+
+
 @pytest.mark.parametrize("text", ["", " \n", "no", "cat", "the quick brown fox"], ids=repr)
 def test_p26_nothing_found(text):
     found = detected(text)

@@ -15,6 +15,7 @@ from tiny_checkpoints import (
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from vlmtasks.datasets.loss_layout import training_row
 from vlmtasks.engine import Engine
 from vlmtasks.engine.prompt_ids import check_length, pad_ids, prompt_ids
 from vlmtasks.engine.tokenizer import Tokenizer
@@ -87,7 +88,11 @@ def test_t03_suffix_has_no_bos(tokenizer):
 @pytest.mark.parametrize("prefix", ["<image>caption en", "what does <image> mean?", "<image>" * 5])
 @pytest.mark.parametrize("location_tokens", [False, True])
 def test_t05_image_in_the_text_is_no_picture(prefix, location_tokens):
-    assert ids_of(prefix, location_tokens=location_tokens).count(IMAGE) == N
+    ids = ids_of(prefix, location_tokens=location_tokens)
+    assert ids.count(IMAGE) == N
+    row = training_row(ids, [7, 8], eos_id=1)
+    assert len(row.labels) == len(row.input_ids) == len(ids) + 3
+    assert row.labels == [-100] * len(ids) + [7, 8, 1]
 
 
 PROMPTS = ["caption en", "answer en how many red cars are parked on the left side?"]

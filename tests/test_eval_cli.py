@@ -107,6 +107,16 @@ def test_detect_writes_everything(run: Eval, data: Path) -> None:
     assert len(json.loads((data / "out" / "results.json").read_text())) == 11
 
 
+def test_C02_nothing_found_is_a_table_of_zeros(run: Eval, data: Path, stub: StubVLM) -> None:
+    stub._answers = {}
+    result = run(*COCO)
+    assert result.exit_code == 0, result.output
+    assert {"AP         0.0000", "AP50       0.0000", "AR_100     0.0000"} <= {
+        line.rstrip() for line in result.stdout.splitlines()
+    }
+    assert json.loads((data / "out" / "results.json").read_text()) == []
+
+
 def test_segment_scores_masks(run: Eval, data: Path) -> None:
     result = run(*COCO, "--task", "segment")
     assert result.exit_code == 0, result.output

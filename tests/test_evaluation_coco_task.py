@@ -80,7 +80,7 @@ def test_C18_unknown_labels_are_left_out_and_counted(tmp_path: Path) -> None:
     assert outcome.notes == ["1 detection with unknown label left out: catt (1×)"]
 
 
-def test_repetitions_are_dropped_unless_kept(tmp_path: Path) -> None:
+def test_P18_repetitions_are_dropped_unless_kept(tmp_path: Path) -> None:
     dataset = read_coco(make(tmp_path))
     vlm: Any = StubVLM(tmp_path, {(64, 64): {"cat": [f"{CAT} cat"] * 5, "Dog": [f"{CAT} cat"]}})
     (record,) = ask(vlm, plan(dataset, tmp_path, "all", limit=1), "detect", "each")

@@ -20,12 +20,12 @@ def codec() -> MaskCodec:
 @pytest.mark.parametrize(
     ("codes", "message"),
     [
-        pytest.param(list(range(15)), "16 codes, got 15", id="15 codes"),
-        pytest.param(list(range(17)), "16 codes, got 17", id="17 codes"),
+        pytest.param(list(range(15)), "16 codes, got 15", id="M08-15-codes"),
+        pytest.param(list(range(17)), "16 codes, got 17", id="M08-17-codes"),
         pytest.param([list(range(15))], "16 codes, got 15", id="15 codes in a batch"),
         pytest.param([[0] * 16, [0] * 15], r"rows of \[15, 16\]", id="rows of unequal length"),
-        pytest.param([0] * 15 + [128], "got 128", id="128"),
-        pytest.param([0] * 15 + [-1], "got -1", id="minus one"),
+        pytest.param([0] * 15 + [128], "got 128", id="M08-128"),
+        pytest.param([0] * 15 + [-1], "got -1", id="M08-minus-one"),
         pytest.param([[0] * 15 + [128]], "got 128", id="128 in a batch"),
         pytest.param([[0] * 15 + [-1]], "got -1", id="minus one in a batch"),
         pytest.param([[0.5] * 16], "0.5", id="fractions"),
@@ -58,7 +58,7 @@ def test_encode_refuses_with_the_bad_value(codec, masks, message):
         codec.encode(masks)
 
 
-def test_empty_batches(codec):
+def test_M08_empty_batches(codec):
     assert codec.decode(np.empty((0, 16))).shape == (0, 64, 64)
     assert codec.encode(np.empty((0, 64, 64))).shape == (0, 16)
 
@@ -77,7 +77,7 @@ def test_bool_and_float_masks_are_the_same(codec):
     np.testing.assert_array_equal(codec.encode(masks), codec.encode(masks.astype(np.float64)))
 
 
-def test_batch_equals_single_calls(codec):
+def test_M08_batch_equals_single_calls(codec):
     codes = np.random.default_rng(0).integers(0, 128, (3, 16))
     singles = np.concatenate([codec.decode(row[None]) for row in codes])
     np.testing.assert_allclose(codec.decode(codes), singles, atol=1e-5)

@@ -68,14 +68,32 @@ class CocoDataset:
         """The id of a category by its name, case and blanks aside; None for no such name.
 
         The same spelling is preferred where names differ by case only. Of categories with the same
-        name (some tools add one for the group) the one with the most annotations is taken.
+        name (some tools add one for the group) the one with the most annotations is taken; see
+        `check_names`.
         """
         exact = self._exact_ids.get(name)
         return self._ids.get(normalize_name(name)) if exact is None else exact
 
     def names(self) -> list[str]:
         """The category names in the order of the file, each once, case and blanks aside."""
-        return [name for key, name in self.categories.items() if self.category_id(name) == key]
+        return [n for key, n in self.categories.items() if self._ids[normalize_name(n)] == key]
+
+    def check_names(self) -> None:
+        """DatasetError: two categories in use whose names a model does not tell apart.
+
+        A second one without annotations does no harm: Roboflow adds one for the group.
+        """
+        in_use: dict[str, int] = {}
+        for key in dict.fromkeys(annotation.category_id for annotation in self.annotations):
+            if key is None:
+                continue  # a caption
+            other = in_use.setdefault(normalize_name(self.categories[key]), key)
+            if other != key:
+                raise DatasetError(
+                    f"{self.name}: categories {self.categories[other]!r} (id {other}) and "
+                    f"{self.categories[key]!r} (id {key}) differ at most in case and blanks, and "
+                    "both have annotations; rename or merge them"
+                )
 
     @cached_property
     def _exact_ids(self) -> dict[str, int]:

@@ -198,6 +198,7 @@ def _widen(low: int, high: int) -> tuple[int, int]:
 
 
 def _check_names(dataset: CocoDataset) -> None:
+    dataset.check_names()
     for key, name in dataset.categories.items():
         try:
             check_label(name)

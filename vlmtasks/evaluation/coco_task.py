@@ -67,10 +67,12 @@ def plan(
 ) -> list[CocoItem]:
     """The pictures to ask about, in the order of the file, all of them looked for first.
 
-    limit: only the first pictures. DatasetError: missing pictures, no categories, none to ask.
+    limit: only the first pictures.
+    DatasetError: missing pictures, none to ask about, no categories, or two with the same name.
     """
     if not dataset.categories:
         raise DatasetError(f"{dataset.name}: has no categories, so there is nothing to ask for")
+    dataset.check_names()
     chosen = list(dataset.images.values())[:limit]
     if not chosen:
         raise DatasetError(f"{dataset.name}: has no pictures to ask about")
