@@ -37,6 +37,9 @@ class LetterVocabulary:
                 text = text[1:]
         return ids
 
+    def ids_of(self, text: str, /) -> list[int]:
+        return [self.letters + ord(text)] if len(text) == 1 else []
+
     def _token(self, token_id: int) -> str:
         if token_id < self.seg_start:
             return f"<loc{token_id - self.loc_start:04d}>"
@@ -79,6 +82,7 @@ class StubEngine:
         self.metadata = metadata or {}
         self.folder = Path("stub")
         self.vocabulary = LetterVocabulary()
+        self.stop_ids = frozenset({1})
         self.context = context
         self.encoded: list[list[tuple[int, int]]] = []
         self.prompts: list[list[str]] = []

@@ -160,6 +160,7 @@ def test_detect_prints_a_json_line_for_each_picture(run: Run, picture: Any, engi
         "text": CAT,
         "finish_reason": "stop",
         "dropped": [],
+        "removed": [],
     }
     assert second["image"] == "b.png"
     assert err.splitlines() == ["[1/2] a.png: 1 object", "[2/2] b.png: 1 object"]

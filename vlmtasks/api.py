@@ -11,7 +11,7 @@ VLMTASKS_MODEL names, otherwise the bundled one. It is loaded when it is first n
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import (
@@ -33,9 +33,13 @@ from vlmtasks import prompts, tasks
 from vlmtasks.batches import AnyPicture, Options, PromptFor, Settings, ask, encode_all
 from vlmtasks.boxes import SizeWH, box_areas, check_boxes, clip_boxes
 from vlmtasks.errors import InputError
+from vlmtasks.finding import Finder, Names, Search, find
 from vlmtasks.generation import Generation
+from vlmtasks.object_options import ObjectOptions, ObjectSettings
 from vlmtasks.results import Detections
 from vlmtasks.sidecar import Sidecar, load_codec
+from vlmtasks.streams import ObjectStream, check_streamable, stream_text
+from vlmtasks.tasks.reading import Reading
 from vlmtasks.tokens import encode_box
 
 if TYPE_CHECKING:
@@ -186,48 +190,52 @@ class VLM:
 
     @_verb
     def detect(
-        self, image: list[AnyPicture], labels: str | Iterable[str], **options: Unpack[Options]
+        self, image: list[AnyPicture], labels: str | Iterable[str], **options: Unpack[ObjectOptions]
     ) -> list[Detections]:
-        """The boxes of what you name: "cat", "cat ; dog" or ["cat", "dog"]."""
-        names = prompts.class_names(labels)
+        """The boxes of what you name: "cat", "cat ; dog" or ["cat", "dog"].
 
-        def read(generation: Generation, image_size: SizeWH) -> Detections:
-            return tasks.DETECT.parse(
-                generation,
-                image_size=image_size,
-                labels=names,
-                vocabulary=self.engine.vocabulary,
-                scale=self.box_scale,
-            )
-
-        prompt = tasks.DETECT.prompt(names)
-        return self._ask(tasks.DETECT.max_new_tokens, image, [prompt] * len(image), read, options)
+        options: also those of `vlmtasks.object_options.ObjectOptions`.
+        """
+        return self._find(self._detector(), image, labels, options)
 
     @_verb
     def segment(
-        self, image: list[AnyPicture], labels: str | Iterable[str], **options: Unpack[Options]
+        self, image: list[AnyPicture], labels: str | Iterable[str], **options: Unpack[ObjectOptions]
     ) -> list[Detections]:
-        """The boxes and masks of what you name, as in `detect`.
+        """The boxes and masks of what you name, as in `detect`; "the dog on the left" is a name.
 
         MaskCodecError, before the model runs, when the checkpoint's mask codec is not known.
         """
-        names = prompts.class_names(labels)
+        return self._find(self._segmenter(), image, labels, options)
 
-        def read(generation: Generation, image_size: SizeWH) -> Detections:
-            return tasks.SEGMENT.parse(
-                generation,
-                image_size=image_size,
-                codec=self.mask_codec,
-                labels=names,
-                vocabulary=self.engine.vocabulary,
-                scale=self.box_scale,
-            )
+    def stream_detect(
+        self, image: AnyPicture, labels: str | Iterable[str], **options: Unpack[ObjectOptions]
+    ) -> ObjectStream:
+        """As `detect`, each `Detection` as soon as its record is complete; one picture.
 
-        prompt = tasks.SEGMENT.prompt(names)
-        asked = [prompt] * len(image)
-        return self._ask(
-            tasks.SEGMENT.max_new_tokens, image, asked, read, options, needs_codec=True
-        )
+        The stream's `result` is the whole at the end. Not with tile, nms, num_beams and best_of.
+        """
+        return self._stream(self._detector(), image, labels, options)
+
+    def stream_segment(
+        self, image: AnyPicture, labels: str | Iterable[str], **options: Unpack[ObjectOptions]
+    ) -> ObjectStream:
+        """As `segment`, each `Detection` as soon as its record is complete; see `stream_detect`."""
+        return self._stream(self._segmenter(), image, labels, options)
+
+    def stream_caption(
+        self,
+        image: AnyPicture,
+        lang: str = "en",
+        style: str = "caption",
+        **options: Unpack[Options],
+    ) -> Iterator[str]:
+        """As `caption`, in pieces that add up to it; one picture. Not with num_beams, best_of."""
+        prompt = prompts.caption(lang, style)
+        settings = Settings.from_options(options, tasks.CAPTION.max_new_tokens)
+        check_streamable(settings)
+        (encoded,) = encode_all(lambda: self.engine, [image], settings)
+        return stream_text(self.engine, encoded, prompt, settings)
 
     @_verb
     def caption_box(
@@ -285,16 +293,69 @@ class VLM:
         asked: Sequence[PromptFor],
         read: Callable[[Generation, SizeWH], T],
         options: Options,
-        *,
-        needs_codec: bool = False,
     ) -> list[T]:
-        def engine() -> "Engine":
-            if needs_codec:
-                _ = self.mask_codec  # or its error, before the network works for nothing
-            return self.engine
-
         settings = Settings.from_options(options, max_new_tokens)
-        return ask(engine, pictures, asked, read, settings)
+        return ask(lambda: self.engine, pictures, asked, read, settings)
+
+    def _detector(self) -> Finder:
+        def read(
+            generation: Generation, image_size: SizeWH, names: Names, reading: Reading
+        ) -> Detections:
+            return tasks.DETECT.parse(
+                generation,
+                image_size=image_size,
+                labels=names,
+                vocabulary=self.engine.vocabulary,
+                scale=self.box_scale,
+                reading=reading,
+            )
+
+        return Finder(tasks.DETECT, False, read)
+
+    def _segmenter(self) -> Finder:
+        def read(
+            generation: Generation, image_size: SizeWH, names: Names, reading: Reading
+        ) -> Detections:
+            return tasks.SEGMENT.parse(
+                generation,
+                image_size=image_size,
+                codec=self.mask_codec,
+                labels=names,
+                vocabulary=self.engine.vocabulary,
+                scale=self.box_scale,
+                reading=reading,
+            )
+
+        return Finder(tasks.SEGMENT, True, read)
+
+    def _engine_for(self, finder: Finder) -> "Engine":
+        if finder.with_codes:
+            _ = self.mask_codec  # or its error, before the network works for nothing
+        return self.engine
+
+    def _find(
+        self,
+        finder: Finder,
+        pictures: list[AnyPicture],
+        labels: str | Iterable[str],
+        options: ObjectOptions,
+    ) -> list[Detections]:
+        names = prompts.class_names(labels)
+        settings = ObjectSettings.from_options(options, finder.task)
+        return find(lambda: self._engine_for(finder), pictures, names, finder, settings)
+
+    def _stream(
+        self,
+        finder: Finder,
+        picture: AnyPicture,
+        labels: str | Iterable[str],
+        options: ObjectOptions,
+    ) -> ObjectStream:
+        names = prompts.class_names(labels)
+        settings = ObjectSettings.from_options(options, finder.task)
+        check_streamable(settings.answers, settings)
+        (encoded,) = encode_all(lambda: self._engine_for(finder), [picture], settings.answers)
+        return ObjectStream(Search(self.engine, names, finder, settings), encoded)
 
     def _box_prompt(self, box_xyxy: Any) -> Callable[[SizeWH], str]:
         def prompt(image_size: SizeWH) -> str:

@@ -61,15 +61,18 @@ class Settings:
     sampling: Mapping[str, Any]
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any], usual_tokens: int) -> "Settings":
+    def from_options(
+        cls, options: Mapping[str, Any], usual_tokens: int, known: Collection[str] | None = None
+    ) -> "Settings":
         """Fill in what is left out. TypeError for an unknown keyword, InputError for a bad value.
 
-        The values of the sampling keywords are checked by the engine.
+        known: all keywords of the verb, where it has more than `Options`. The values of the
+        sampling keywords are checked by the engine.
         """
-        unknown = sorted(options.keys() - Options.__annotations__.keys())
+        known = Options.__annotations__ if known is None else known
+        unknown = sorted(options.keys() - set(known))
         if unknown:
-            known = ", ".join(Options.__annotations__)
-            raise TypeError(f"unexpected keyword {unknown[0]!r}; known are {known}")
+            raise TypeError(f"unexpected keyword {unknown[0]!r}; known are {', '.join(known)}")
         on_error = options.get("on_error", "raise")
         if on_error not in ("raise", "return"):
             raise InputError(f'on_error is {on_error!r}; it must be "raise" or "return"')
@@ -98,12 +101,12 @@ def ask(
     ImageError names the picture and its place. With on_error "return" the list holds it instead.
     """
     results: list[T] = []
-    for batch in _opened_batches(pictures, settings):
+    for batch in opened_batches(pictures, settings):
         readable = batch.readable()
         if readable:
             ready = [_prompt(asked[place], seen) for place, seen in readable.items()]
-            encoded = _encode(engine(), readable.values())
-            answers = _generate(engine(), encoded, ready, settings, batch.start)
+            encoded = encode(engine(), readable.values())
+            answers = generate(engine(), encoded, ready, settings, batch.start)
             for place, seen, answer in zip(readable, encoded, answers, strict=True):
                 batch.items[place - batch.start] = read(answer, seen.image_size)
         results += batch.items
@@ -115,17 +118,17 @@ def encode_all(
 ) -> "list[EncodedImage]":
     """Run the vision tower over every picture; errors as in `ask`."""
     results: list[Any] = []
-    for batch in _opened_batches(pictures, settings):
+    for batch in opened_batches(pictures, settings):
         readable = batch.readable()
         if readable:
-            for place, seen in zip(readable, _encode(engine(), readable.values()), strict=True):
+            for place, seen in zip(readable, encode(engine(), readable.values()), strict=True):
                 batch.items[place - batch.start] = seen
         results += batch.items
     return results
 
 
 @dataclass
-class _Batch:
+class Batch:
     """Some pictures in a row. items: an RGB picture, an encoded one, or an ImageError; later what
     came of it."""
 
@@ -138,10 +141,11 @@ class _Batch:
         return {place: item for place, item in places if not isinstance(item, ImageError)}
 
 
-def _opened_batches(pictures: Sequence[AnyPicture], settings: Settings) -> Iterator[_Batch]:
+def opened_batches(pictures: Sequence[AnyPicture], settings: Settings) -> Iterator[Batch]:
+    """The pictures, opened batch by batch; errors as in `ask`."""
     for start in range(0, len(pictures), settings.batch_size):
         places = range(start, min(start + settings.batch_size, len(pictures)))
-        yield _Batch(start, [_open(pictures, place, settings.on_error) for place in places])
+        yield Batch(start, [_open(pictures, place, settings.on_error) for place in places])
 
 
 def _open(pictures: Sequence[Any], place: int, on_error: str) -> Any:
@@ -164,30 +168,48 @@ def _prompt(asked: PromptFor, picture: Any) -> str:
     return asked(picture.size if isinstance(picture, Image.Image) else picture.image_size)
 
 
-def _encode(engine: "Engine", pictures: Collection[Any]) -> "list[EncodedImage]":
+def encode(engine: "Engine", pictures: Collection[Any]) -> "list[EncodedImage]":
     """Only what did not pass through the vision tower yet passes through it now."""
     raw = [picture for picture in pictures if isinstance(picture, Image.Image)]
     fresh = iter(engine.encode_image(raw) if raw else ())
     return [next(fresh) if isinstance(picture, Image.Image) else picture for picture in pictures]
 
 
-def _generate(
+def generate(
     engine: "Engine",
-    encoded: "list[EncodedImage]",
-    ready: list[str],
+    encoded: "Sequence[EncodedImage]",
+    ready: Sequence[str],
     settings: Settings,
     start: int,
+    more: Callable[[int], Mapping[str, Any]] = lambda _: {},
 ) -> list[Generation]:
-    limit = settings.max_new_tokens
-    if limit is None:
-        room = (engine.room(*pair) for pair in zip(encoded, ready, strict=True))
-        limit = min(settings.usual_tokens, *room)
+    """One batch through the engine.
+
+    start: how many prompts were asked before. more: further keywords of `Engine.generate`, from the
+    number of tokens that the answers may have.
+    """
+    limit = generation_limit(engine, encoded, ready, settings)
     sampling = dict(settings.sampling)
     if type(sampling.get("seed")) is int:
         sampling["seed"] += start  # or else every batch would draw the same numbers
     return engine.generate(
-        encoded, ready, max_new_tokens=limit, batch_size=settings.batch_size, **sampling
+        encoded,
+        ready,
+        max_new_tokens=limit,
+        batch_size=settings.batch_size,
+        **sampling,
+        **more(limit),
     )
+
+
+def generation_limit(
+    engine: "Engine", encoded: "Sequence[EncodedImage]", ready: Sequence[str], settings: Settings
+) -> int:
+    """How many tokens the answers may have: what the user says, or what task and context allow."""
+    if settings.max_new_tokens is not None:
+        return settings.max_new_tokens
+    room = (engine.room(*pair) for pair in zip(encoded, ready, strict=True))
+    return min(settings.usual_tokens, *room)
 
 
 def _at_least_one(value: Any, name: str) -> int:

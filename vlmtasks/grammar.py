@@ -139,6 +139,9 @@ class RecordConstraint:
             return grammar.locs
         return np.concatenate([grammar.segs, grammar.blanks])
 
+    def add(self, step: object) -> None:
+        """Hears of a new token; everything it needs is in `tokens` already."""
+
     def was_cut(self, tokens: Sequence[int]) -> bool:
         """Whether a whole answer ended where only the want of room kept a record from beginning."""
         room = self.max_new_tokens - len(tokens)
