@@ -180,3 +180,19 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path, monkeypatch):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     log = (tmp_path / "parts" / "log.jsonl").read_text().splitlines()
     assert json.loads(log[-1])["step"] == 4
+
+
+@pytest.mark.usefixtures("drawings")
+def test_a_run_can_start_from_a_checkpoint(tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    from vlmtasks.api import BUNDLED
+    from vlmtasks.demo import train
+    from vlmtasks.engine import Engine
+
+    monkeypatch.setattr(train, "WHITENING_PICTURES", 8)
+    still = replace(train.STAGES["tower"], steps=1, batch_size=2, matrix_lr=0.0, other_lr=0.0)
+    train.run(tmp_path, [still], seed=5, photos=None, start_from=BUNDLED["demo"])
+    weights = torch.load(tmp_path / "state.pt", weights_only=True)["model"]
+    bundled = Engine.load(BUNDLED["demo"]).network.state_dict()
+    assert all(torch.equal(weights[name], bundled[name]) for name in weights)

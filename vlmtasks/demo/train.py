@@ -1,6 +1,6 @@
 """Trains the demo checkpoint on one CPU core, in three stages, and resumes where it stopped.
 
-    python -m vlmtasks.demo.train --out runs/demo [--photos ../shared/data]
+    python -m vlmtasks.demo.train --out runs/demo [--photos ../shared/data] [--start-from FOLDER]
 
 1. tower: dense questions to every image token (dense.py); the decoder does not run.
 2. decoder: several prompts of one picture packed behind its image tokens, which do not see them.
@@ -28,6 +28,7 @@ from vlmtasks.demo.dense import DenseHeads, keep_patches
 from vlmtasks.demo.network import build_model, start_pointing, whiten_patches
 from vlmtasks.demo.objectives import packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary
+from vlmtasks.engine.checkpoints import load_checkpoint
 from vlmtasks.engine.paligemma import PaliGemma
 from vqvae.muon import Muon
 
@@ -196,10 +197,22 @@ def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.o
     return made
 
 
-def run(out: Path, stages: list[Stage], seed: int, photos: Path | None) -> None:
-    """Runs the stages that are not finished yet, saving to `out` every few minutes."""
+def run(
+    out: Path,
+    stages: list[Stage],
+    seed: int,
+    photos: Path | None,
+    start_from: Path | None = None,
+) -> None:
+    """Runs the stages that are not finished yet, saving to `out` every few minutes.
+
+    start_from: a checkpoint folder whose weights a new run begins with, instead of fresh ones.
+    """
     out.mkdir(parents=True, exist_ok=True)
     trainer = Trainer(DemoVocabulary.build(), seed)
+    if start_from is not None:
+        start = load_checkpoint(start_from, device=torch.device("cpu"), dtype=torch.float32)
+        trainer.model.load_state_dict(start.network.state_dict())
     names = [stage.name for stage in stages]
     saved = out / "state.pt"
     if saved.exists():
@@ -253,6 +266,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--photos", type=Path, help="folder with coco-tiny and pets")
+    parser.add_argument("--start-from", type=Path, help="checkpoint folder to begin with")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     for name, stage in STAGES.items():
@@ -263,7 +277,8 @@ def main() -> None:
         Stage(**{**asdict(stage), "steps": getattr(options, f"{name}_steps")})
         for name, stage in STAGES.items()
     ]
-    run(options.out, [stage for stage in stages if stage.steps], options.seed, options.photos)
+    stages = [stage for stage in stages if stage.steps]
+    run(options.out, stages, options.seed, options.photos, options.start_from)
 
 
 if __name__ == "__main__":
