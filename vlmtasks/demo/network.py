@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vlmtasks.engine.config import GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
-from vlmtasks.engine.gemma import DecoderLayer
 from vlmtasks.engine.paligemma import PaliGemma
 from vlmtasks.engine.siglip import EncoderLayer
 
@@ -124,9 +123,7 @@ def start_pointing(
         others = torch.tensor([i for i in range(len(words)) if i not in set(class_ids)])
         is_word = _direction(classes, torch.cat((words[others], image)))
         center = center_direction / (image @ center_direction).std()
-        layers = model.language_model.layers
-        for layer in layers[:3]:
-            assert isinstance(layer, DecoderLayer)
+        layers: list[Any] = list(model.language_model.layers)
         _start_fetching(layers[0].self_attn, is_text, is_word, basis)
         generator = torch.Generator().manual_seed(11)
         size = len(basis.T)
