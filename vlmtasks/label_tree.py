@@ -103,16 +103,16 @@ class LabelTree:
 
     def _add(self, name: str) -> set[str]:
         """Put a name into the tree; every text that stands for it."""
-        texts = set()
+        texts = {name, f" {name}"}
         for text in (name, f" {name}"):
             ids = self._vocabulary.encode(text)
-            spelled = self._decode(ids)  # some tokenizers change what they read
-            for written in dict.fromkeys((text, spelled)):
-                if written.strip():
-                    texts.add(written)
-                    self._end_name(_path(self.root, written), is_named=True)
-            if spelled.strip():
+            if all(self._decode([token_id]) for token_id in ids):  # no <unk>
+                spelled = self._decode(ids)  # some tokenizers change what they read
+                texts.add(spelled)
                 self._add_chains(ids, spelled)
+        texts = {text for text in texts if text.strip()}
+        for text in texts:
+            self._end_name(_path(self.root, text), is_named=True)
         return texts
 
     def _end_name(self, node: Node, *, is_named: bool) -> None:
