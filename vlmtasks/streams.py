@@ -25,7 +25,9 @@ def check_streamable(settings: Settings, objects: ObjectSettings | None = None) 
     if settings.on_error != "raise":
         unfit.append("on_error")
     if unfit:
-        raise InputError(f"{unfit[0]} cannot be used with a stream, which is one answer as it grows; leave it out")
+        raise InputError(
+            f"{unfit[0]} cannot be used with a stream, one answer as it grows; leave it out"
+        )
 
 
 def stream_text(
