@@ -337,3 +337,91 @@ def test_w13_adapter_folder_as_model_is_named_with_its_base(here: Path) -> None:
     assert "adapter" in done.stderr
     assert "some/base-model" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- invented later ------------------------------------------------------------------------------
+
+
+LINES = [
+    ("brackets-in-a-name", ["c[1].png", "cat"], ["c[1].png"]),
+    ("name-like-an-option", ["--", "-b.png", "cat"], ["-b.png"]),
+    ("name-like-an-option-in-a-folder", ["./-b.png", "cat"], ["./-b.png"]),
+    ("twice-the-same", ["good.png", "good.png", "cat"], ["good.png", "good.png"]),
+    ("folder-with-upper-case-endings", ["shots", "cat"], ["shots/D.JPG"]),
+    ("pattern-through-folders", ["sho*/**/*.JPG", "cat"], ["shots/D.JPG"]),
+    ("class-with-a-slash", ["good.png", "cat/dog"], ["good.png"]),
+    ("dash-is-standard-output", ["good.png", "cat", "--output", "-"], ["good.png"]),
+    ("home-in-quotes", ["~/good*.png", "cat"], ["HOME/good.png", "HOME/good2.png"]),
+    ("home-of-one-file", ["~/good.png", "cat"], ["HOME/good.png"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"), [case[1:] for case in LINES], ids=[case[0] for case in LINES]
+)
+def test_pictures_that_a_command_line_names(
+    here: Path, run: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    (here / "shots").mkdir()
+    for name in ("c[1].png", "-b.png", "shots/D.JPG"):
+        Image.new("RGB", (64, 48)).save(here / name)
+    status, out, _ = run(f"{BOX} cat", "detect", *arguments)
+    assert status == 0
+    found = [json.loads(line)["image"] for line in out.splitlines()]
+    assert found == [name.replace("HOME", str(here)) for name in names]
+    assert not (here / "-").exists()
+
+
+def test_two_classes_in_two_words_are_told_what_to_do(here: Path, run: Any) -> None:
+    status, out, _ = run(f"{BOX} dog", "detect", "good.png", "cat", "dog")
+    assert status == 1
+    good, cat = (json.loads(line) for line in out.splitlines())
+    assert (good["image"], len(good["objects"])) == ("good.png", 1)
+    assert cat["error"] == (
+        "there is no such file; what is looked for comes last and in one word: 'cat ; dog'"
+    )
+
+
+REFUSALS = [
+    ("save-onto-a-file", ["detect", "good.png", "cat", "--save", "plain"]),
+    ("output-is-a-folder", ["detect", "good.png", "cat", "--output", "."]),
+    ("output-in-no-folder", ["detect", "good.png", "cat", "--output", "no/o.json"]),
+    ("output-is-the-picture", ["detect", "good.png", "cat", "--output", "good.png"]),
+    ("language-of-no-letters", ["caption", "good.png", "--lang", ""]),
+    ("question-in-another-encoding", ["answer", "good.png", "caf\udce9?"]),
+    ("class-in-another-encoding", ["detect", "good.png", "caf\udce9"]),
+    ("eval-without-file", ["eval", "coco", "--annotations", "no.json", "--images", "."]),
+    ("eval-of-a-folder", ["eval", "coco", "--annotations", ".", "--images", "."]),
+    ("eval-of-a-picture", ["eval", "coco", "--annotations", "good.png", "--images", "."]),
+]
+
+
+@pytest.mark.parametrize(
+    "arguments", [case[1] for case in REFUSALS], ids=[case[0] for case in REFUSALS]
+)
+def test_command_lines_that_are_refused(here: Path, run: Any, arguments: list[str]) -> None:
+    (here / "plain").write_text("")
+    status, out, err = run("", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("vlmtasks ")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        pytest.param("caf\udce9.png", "no such file", id="name-in-another-encoding"),
+        pytest.param("empty", "holds no pictures", id="empty-folder"),
+        pytest.param("*.xyz", "no picture matches", id="pattern-of-nothing"),
+        pytest.param("https://example.org/a.png", "nothing is fetched", id="address"),
+        pytest.param("lfs.png", "git lfs pull", id="lfs"),
+    ],
+)
+def test_pictures_that_are_none(here: Path, run: Any, name: str, reason: str) -> None:
+    (here / "empty").mkdir()
+    (here / "lfs.png").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n")
+    status, out, _ = run("a cat", "caption", name, "good.png")
+    assert status == 1
+    bad, good = (json.loads(line) for line in out.splitlines())
+    assert reason in bad["error"]
+    assert good["text"] == "a cat"

@@ -240,3 +240,57 @@ def test_categories_that_differ_only_in_case(tmp_path: Path, in_use: list[int]) 
     for call in (lambda: plan(dataset, tmp_path, "all"), lambda: coco_examples(dataset, "detect")):
         with pytest.raises(DatasetError, match=r"'cat' \(id 3\) and 'CAT' \(id 9\) differ at most"):
             call()
+
+
+def test_image_ids_of_64_bits() -> None:
+    value = truth(image_id=2**60)
+    value["images"][0]["id"] = 2**60
+    assert score(value, [result(image_id=2**60)]).stats["AP"] == pytest.approx(1.0)
+
+
+def test_nothing_to_find_at_all() -> None:
+    for value in (truth() | {"annotations": []}, truth(iscrowd=1)):
+        assert set(score(value, [result()]).stats.values()) <= {None, 0.0}
+        assert score(value, []).stats["AP"] is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        pytest.param("image_id", "7", "image_id is '7', and no picture", id="image-id-in-words"),
+        pytest.param("image_id", 7.5, "image_id is 7.5", id="half-an-image-id"),
+        pytest.param("image_id", 2**63, "it must be a whole number", id="image-id-of-65-bits"),
+        pytest.param("category_id", "3", "category_id is '3'", id="category-in-words"),
+        pytest.param("bbox", [0.1, 0.2, 0.3], "must be .x, y, width", id="three-numbers"),
+        pytest.param("bbox", "10,20,30,40", "must be .x, y, width", id="box-in-words"),
+        pytest.param("segmentation", [10, 5, 40, 5, 40, 45], "a polygon is", id="flat-polygon"),
+        pytest.param("segmentation", [[10, 5, 40]], "a polygon is", id="odd-polygon"),
+    ],
+)
+def test_annotations_with_a_mistake(field: str, value: Any, words: str) -> None:
+    with pytest.raises(DatasetError, match=rf"annotations\[0\].*{words}"):
+        read_coco(truth(**{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"\x1f\x8b\x08\0", "is compressed", id="gzip"),
+        pytest.param(b"", "line 1, column 1", id="empty"),
+        pytest.param(b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull", id="lfs"),
+        pytest.param(b"<html>404</html>", "line 1, column 1", id="html"),
+        pytest.param(b'{"images": []} {"images": []}', "Extra data", id="two-objects"),
+        pytest.param('{"images": []}'.encode("utf-16"), "0xff is not UTF-8", id="utf-16"),
+    ],
+)
+def test_files_that_are_no_json(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "instances.json").write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"instances\.json.*{words}"):
+        read_coco(tmp_path / "instances.json")
+
+
+@pytest.mark.parametrize("size", [(100.0, 80.0), (100, 80)], ids=["floats", "integers"])
+def test_sizes_may_be_floats(size: tuple[float, float]) -> None:
+    value = truth()
+    value["images"][0] |= {"width": size[0], "height": size[1]}
+    assert read_coco(value).images[7].size_wh == (100, 80)

@@ -1,12 +1,15 @@
 """The reported problems of generation (G…)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from scripted_network import script
 from tiny_checkpoints import tiny_folder, tiny_picture
 
+from vlmtasks.api import VLM
 from vlmtasks.engine import Engine
 
 EOS = 1
@@ -126,3 +129,73 @@ def test_g10_finish_reason(engine, end, reason, text):
     images = engine.encode_image([tiny_picture()])
     (answer,) = ask(saying(engine, "abe", end=end), images, "x", max_new_tokens=4)
     assert (answer.finish_reason, answer.text) == (reason, text)
+
+
+# --- invented later ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def vlm(engine) -> VLM:
+    return VLM(engine)
+
+
+def test_a_picture_says_the_same_alone_and_in_a_batch(vlm):
+    pictures = [tiny_picture(seed) for seed in range(5)]
+    alone = [vlm.caption(picture, max_new_tokens=6) for picture in pictures]
+    assert vlm.caption(pictures, batch_size=2, max_new_tokens=6) == alone
+    assert vlm.caption(vlm.encode_image(pictures), max_new_tokens=6) == alone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"seed": 4}, id="seed-without-sampling"),
+        pytest.param({"num_beams": 1}, id="one-beam"),
+        pytest.param({"temperature": 1e-6, "seed": 1}, id="hardly-any-temperature"),
+        pytest.param({"temperature": 1.0, "top_p": 1e-9, "seed": 1}, id="hardly-any-top-p"),
+        pytest.param({"max_new_tokens": np.int64(6)}, id="integer-of-numpy"),
+    ],
+)
+def test_options_that_are_greedy(vlm, options):
+    expected = vlm.caption(tiny_picture(), max_new_tokens=6)
+    assert vlm.caption(tiny_picture(), **{"max_new_tokens": 6, **options}) == expected
+
+
+def test_threads_do_not_disturb_each_other(vlm):
+    expected = vlm.caption(tiny_picture(), max_new_tokens=6)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(vlm.caption, tiny_picture(), max_new_tokens=6) for _ in range(8)]
+    assert [job.result() for job in jobs] == [expected] * 8
+
+
+def test_rows_of_a_batch_are_drawn_apart(vlm):
+    said = vlm.caption([tiny_picture()] * 6, temperature=3.0, seed=4, max_new_tokens=8)
+    assert len(set(said)) == 6
+
+
+def test_sampling_leaves_the_random_numbers_of_torch_alone(vlm):
+    state = torch.get_rng_state()
+    vlm.caption(tiny_picture(), temperature=1.0, max_new_tokens=4)
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        pytest.param(
+            lambda vlm: vlm.generate(tiny_picture(), ["a", "b"]), "encode it once", id="two-prompts"
+        ),
+        pytest.param(
+            lambda vlm: vlm.caption(tiny_picture(), max_new_tokens=10**30),
+            "positions",
+            id="endless",
+        ),
+        pytest.param(
+            lambda vlm: vlm.answer(tiny_picture(), "x y " * 50_000), "positions", id="long-question"
+        ),
+    ],
+)
+def test_calls_that_cannot_be_answered(vlm, call, words):
+    with pytest.raises(ValueError, match=words):
+        call(vlm)

@@ -141,3 +141,55 @@ def test_a_cut_box_shows_the_same_pixels():
 def test_masks_that_have_no_run_lengths(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+THREE_BY_TWO = np.zeros((4, 6), bool)
+THREE_BY_TWO[1:3, 2:5] = True
+
+
+@pytest.mark.parametrize(
+    "rle",
+    [
+        pytest.param({"size": [4, 6], "counts": [9, 2, 2, 2, 2, 2, 5, 0]}, id="zero-at-the-end"),
+        pytest.param({"size": [4, 6], "counts": [9, 2, 2, 1, 0, 1, 2, 2, 5]}, id="zero-inside"),
+        pytest.param({"size": [4, 6], "counts": [0, 0, 9, 2, 2, 2, 2, 2, 5]}, id="zeros-first"),
+        pytest.param({"size": (4, 6), "counts": (9, 2, 2, 2, 2, 2, 5)}, id="tuples"),
+        pytest.param(
+            {"size": np.array([4, 6]), "counts": np.array([9, 2, 2, 2, 2, 2, 5])}, id="arrays"
+        ),
+    ],
+)
+def test_run_lengths_as_other_tools_write_them(rle):
+    assert (decode_rle(rle) == THREE_BY_TWO).all()
+    assert Masks.from_rles([rle], (6, 4)).rle(0)["counts"] == "9220003"
+
+
+@pytest.mark.parametrize(
+    ("masks", "area"),
+    [
+        pytest.param(THREE_BY_TWO[None].astype(np.uint8) * 255, 6, id="255"),
+        pytest.param(THREE_BY_TWO[None].astype(float), 6, id="float"),
+        pytest.param(THREE_BY_TWO[None] * 2 - 1, 6, id="minus-one-and-one"),
+        pytest.param([THREE_BY_TWO.tolist()], 6, id="lists"),
+    ],
+)
+def test_pixels_as_other_tools_give_them(masks, area):
+    assert Masks.from_dense(masks, (6, 4)).area(0) == area
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        pytest.param(THREE_BY_TWO, id="one-mask-without-axis"),
+        pytest.param(THREE_BY_TWO.T[None], id="width-first"),
+        pytest.param(THREE_BY_TWO[None, None], id="channel-axis"),
+    ],
+)
+def test_pixels_of_another_shape(masks):
+    with pytest.raises(InputError, match=r"must be \(N, 4, 6\)"):
+        Masks.from_dense(masks, (6, 4))
+
+
+def test_maps_that_hold_nan():
+    with pytest.raises(InputError, match="NaN"):
+        Masks([np.full((64, 64), np.nan)], [(0, 0, 1, 1)], (4, 4))

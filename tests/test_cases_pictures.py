@@ -1,10 +1,12 @@
 """The reported problems of picture input (I…), and inputs of the same kinds."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImageOps
 
 from vlmtasks.errors import ImageError
 from vlmtasks.images import open_image
@@ -377,3 +379,100 @@ def test_i13_panorama_keeps_its_size_and_maps_back():
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1)])
 def test_i13_thin_pictures(size):
     assert open_image(saved(Image.new("RGB", size, RED), "PNG")).size == size
+
+
+# --- invented later ------------------------------------------------------------------------------
+
+
+def png(colour_type, depth, samples, *chunks):
+    """A PNG of one pixel, chunk by chunk."""
+    pixel = struct.pack(f">{len(samples)}{'H' if depth == 16 else 'B'}", *samples)
+    header = struct.pack(">IIBBBBB", 1, 1, depth, colour_type, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(b"\0" + pixel)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
+    )
+
+
+HOLE = (b"tRNS", b"\0\0")
+
+
+@pytest.mark.parametrize(
+    ("picture", "colour"),
+    [
+        pytest.param(png(2, 16, (32768, 16384, 255)), (128, 64, 0), id="rgb-16-bit"),
+        pytest.param(png(4, 16, (32768, 65535)), (128,) * 3, id="grey-alpha-16-bit"),
+        pytest.param(png(6, 16, (0, 0, 0, 0)), WHITE, id="rgba-16-bit-hole"),
+        pytest.param(png(0, 16, (0,), HOLE), WHITE, id="grey-16-bit-hole"),
+        pytest.param(png(0, 16, (32768,), HOLE), (128,) * 3, id="grey-16-bit-beside-hole"),
+        pytest.param(png(0, 2, (0x80,)), (170,) * 3, id="grey-2-bit"),
+        pytest.param(saved(NOISE, "PNG") + b"x" * 5000, NOISE.getpixel((0, 0)), id="bytes-behind"),
+        pytest.param(Image.new("RGBA", (2, 2), (9, 9, 9, 0)).convert("PA"), WHITE, id="PA-hole"),
+        pytest.param(np.zeros((2, 2, 4)), WHITE, id="float-hole"),
+        pytest.param(np.array([[[True, False, True]]]), (255, 0, 255), id="bool-colour"),
+        pytest.param(np.asfortranarray(np.full((5, 4, 3), (1, 2, 3), "u1")), (1, 2, 3), id="order"),
+        pytest.param(memoryview(saved(Image.new("L", (2, 2), 7), "PNG")), (7,) * 3, id="view"),
+    ],
+)
+def test_what_a_pixel_becomes(picture, colour):
+    assert open_image(picture).getpixel((0, 0)) == colour
+
+
+@pytest.mark.parametrize(
+    ("change", "size"),
+    [
+        pytest.param(ImageOps.exif_transpose, (20, 40), id="turned-by-the-caller"),
+        pytest.param(lambda image: image.resize((20, 10)), (10, 20), id="resized"),
+        pytest.param(lambda image: image.crop((0, 0, 20, 10)), (10, 20), id="cropped"),
+        pytest.param(lambda image: image.copy(), (20, 40), id="copied"),
+    ],
+)
+def test_orientation_of_pictures_that_the_caller_changed(change, size):
+    image = Image.open(io.BytesIO(oriented("JPEG", 6)))
+    assert open_image(change(image)).size == size
+
+
+def test_first_picture_of_a_phone_that_takes_two():
+    other = Image.new("RGB", (40, 20), GREEN)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = saved(
+        red_left_blue_right(), "MPO", save_all=True, append_images=[other], exif=exif, quality=95
+    )
+    image = open_image(data)
+    assert image.size == (20, 40)
+    np.testing.assert_allclose(image.getpixel((10, 5)), RED, atol=1)
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 99\n"
+
+
+@pytest.mark.parametrize(
+    ("picture", "words"),
+    [
+        pytest.param(LFS, "git lfs pull", id="lfs"),
+        pytest.param(b"%PDF-1.7\n", "convert it to PNG or JPEG", id="pdf"),
+        pytest.param(b"\0\0\0\x18ftypheic" + bytes(99), "convert it to PNG or JPEG", id="heic"),
+        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "convert it", id="svg"),
+        pytest.param(saved(NOISE, "JPEG")[:-40], "truncated", id="last-bytes-missing"),
+        pytest.param("file:///tmp/a.png", "address", id="file-url"),
+        pytest.param(None, "NoneType", id="what-cv2-gives-for-no-file"),
+    ],
+)
+def test_what_is_no_picture(picture, words):
+    with pytest.raises(ImageError, match=words):
+        open_image(picture)
+
+
+def test_lfs_pointer_in_a_file(tmp_path):
+    (tmp_path / "a.png").write_bytes(LFS)
+    with pytest.raises(ImageError, match=r"a\.png.*git lfs pull"):
+        open_image(tmp_path / "a.png")
+
+
+def test_closed_picture():
+    image = Image.open(io.BytesIO(saved(NOISE, "PNG")))
+    image.close()
+    with pytest.raises(ImageError, match="PIL picture of mode RGB"):
+        open_image(image)

@@ -4,6 +4,7 @@ What the tokenizer and the engine decide (<bos> and the newline as ids, context 
 tested where they are.
 """
 
+import numpy as np
 import pytest
 
 from vlmtasks import prompts
@@ -43,6 +44,16 @@ CASES = [
     ("T11-generator", prompts.detect, (name for name in ("cat", "dog")), "detect cat ; dog"),
     ("T11-unicode", prompts.detect, ["猫", "Straße"], "detect 猫 ; Straße"),
     ("T11-angle", prompts.detect, ["<3 sign"], "detect <3 sign"),
+    ("T11-array", prompts.detect, np.array(["cat", "dog"]), "detect cat ; dog"),
+    ("T11-byte-order-mark", prompts.detect, ["\ufeffcat", "dog"], "detect cat ; dog"),
+    ("T11-zero-width", prompts.detect, "cat\u200b ; dog", "detect cat ; dog"),
+    ("T11-zero-width-inside", prompts.detect, "👩\u200d🚀", "detect 👩\u200d🚀"),
+    ("T11-line-separator", prompts.detect, ["stop\u2028sign"], "detect stop sign"),
+    ("T11-wide-semicolon", prompts.detect, "猫；犬", "detect 猫；犬"),
+    ("T11-dotless-i", prompts.detect, ["I", "ı", "i"], "detect I ; ı"),
+    ("T01-inner-crlf", prompts.answer, "a\r\nb", "answer en a\nb"),
+    ("T05-image-alone", prompts.answer, "<image>", "answer en <image>"),
+    ("language-of-a-country", prompts.caption, "pt-BR", "caption pt-br"),
 ]
 
 
@@ -78,6 +89,8 @@ REFUSED = [
     ("question-none", prompts.answer, None, "must be a str"),
     ("answer-number", prompts.question, 3, "must be a str"),
     ("prompt-none", prompts.free_text, None, "must be a str"),
+    ("nested", prompts.detect, [["cat"], ["dog"]], "every class must be a str"),
+    ("pad-in-name", prompts.detect, "<pad>", "no token"),
     ("half-a-letter", prompts.free_text, "caf\udce9", "is no letter"),
     ("half-a-letter-question", prompts.answer, "\ud83d?", "is no letter"),
     ("half-a-letter-class", prompts.detect, ["cat", "\ud83d"], "is no letter"),

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.jsonl import read_examples, read_jsonl
 from vlmtasks.datasets.loss_layout import IGNORED, training_row, visible
 from vlmtasks.datasets.paligemma_examples import coco_examples
 from vlmtasks.datasets.paths import find_picture, find_pictures
+from vlmtasks.datasets.voc import read_voc
+from vlmtasks.datasets.yolo import read_yolo
 from vlmtasks.errors import DatasetError, InputError
 from vlmtasks.tokens import decode_box, encode_box, parse_objects
 
@@ -258,3 +261,113 @@ def test_F16_encoder_and_decoder_use_the_same_scale() -> None:
         assert error <= (0.625 if x <= 1279.375 else 1.25)
     (thing,) = parse_objects("<loc0000><loc0512><loc0512><loc0768> cat", (640, 480))
     assert thing.box_xyxy == (320.0, 0.0, 480.0, 240.0)
+
+
+# --- invented later ------------------------------------------------------------------------------
+
+
+def turned_picture(folder: Path) -> None:
+    """a.png, stored as 40×20 pixels and seen as 20×40."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(folder / "a.png", exif=exif)
+
+
+@pytest.mark.parametrize("size_wh", [(40, 20), (400, 200)], ids=["stored-pixels", "another-size"])
+def test_picture_that_is_seen_otherwise_than_annotated(
+    tmp_path: Path, size_wh: tuple[int, int]
+) -> None:
+    turned_picture(tmp_path)
+    dataset = read_coco(coco([[1, 1, 5, 5]], size_wh))
+    with pytest.raises(DatasetError, match=r"a\.png.*is annotated as .* but seen as \(20, 40\)"):
+        coco_examples(dataset, "detect", images=tmp_path)
+
+
+def test_picture_that_is_annotated_upright(tmp_path: Path) -> None:
+    turned_picture(tmp_path)
+    dataset = read_coco(coco([[5, 10, 10, 20]], (20, 40)))
+    (example,) = coco_examples(dataset, "detect", images=tmp_path).examples
+    assert example.suffix == "<loc0256><loc0256><loc0768><loc0768> cat"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param('{"image":"a"}'.encode("utf-16"), "not UTF-8", id="utf-16"),
+        pytest.param(b'{"image":"a","prefix":"b","suffix":"c"},\n', "line 1", id="comma-behind"),
+        pytest.param(b"{'image': 'a'}\n", "line 1", id="single-quotes"),
+        pytest.param(b'[{"image":"a"}]\n', "one JSON object per line", id="list-on-a-line"),
+        pytest.param(b'{"image":"a","prefix":"b","suffix":["c"]}\n', "suffix is", id="suffixes"),
+        pytest.param(b'{"image":"","prefix":"b","suffix":"c"}\n', "image is ''", id="no-image"),
+        pytest.param(b"\x1f\x8b\x08", "is compressed", id="gzip"),
+        pytest.param(b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull", id="lfs"),
+    ],
+)
+def test_files_that_are_no_training_data(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "train.jsonl").write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"train\.jsonl.*{words}"):
+        read_examples(tmp_path / "train.jsonl")
+
+
+def test_empty_file_and_further_fields(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"")
+    assert read_examples(path) == []
+    path.write_text('{"id": 4, "image": "a", "prefix": "b", "suffix": "c", "meta": {}}')
+    assert [(e.image, e.prefix, e.suffix) for e in read_examples(path)] == [("a", "b", "c")]
+
+
+CORNERS = "<xmin>2</xmin><ymin>3</ymin><xmax>11</xmax><ymax>13</ymax>"
+
+
+@pytest.mark.parametrize(
+    ("thing", "name"),
+    [
+        pytest.param(
+            "<name>person</name><part><name>head</name><bndbox><xmin>5</xmin><ymin>5</ymin>"
+            f"<xmax>6</xmax><ymax>6</ymax></bndbox></part><bndbox>{CORNERS}</bndbox>",
+            "person",
+            id="parts-of-persons",
+        ),
+        pytest.param(
+            "<name>cat</name><bndbox><ymax>13</ymax><xmax>11</xmax><ymin>3</ymin><xmin>2</xmin>"
+            "</bndbox>",
+            "cat",
+            id="edges-in-another-order",
+        ),
+        pytest.param(f"<name>R&amp;D</name><bndbox>{CORNERS}</bndbox>", "R&D", id="ampersand"),
+        pytest.param(
+            f"<!-- x --><name> cat\n</name><bndbox>{CORNERS}</bndbox>", "cat", id="blanks"
+        ),
+    ],
+)
+def test_voc_as_tools_write_it(tmp_path: Path, thing: str, name: str) -> None:
+    text = f"<annotation><filename>a.jpg</filename><object>{thing}</object></annotation>"
+    (tmp_path / "a.xml").write_text(text)
+    dataset = read_voc(tmp_path)
+    (found,) = dataset.annotations
+    assert (dataset.categories[found.category_id], found.bbox_xywh) == (name, (1, 2, 10, 11))
+
+
+@pytest.mark.parametrize(
+    ("line", "names", "words"),
+    [
+        pytest.param(
+            "1,0.5,0.5,0.2,0.5", ["cat", "dog"], r"a\.txt, line 1: the class", id="commas"
+        ),
+        pytest.param("0 0.5 0.5 0.2 0.5", ["cat", "cat"], "'cat' more than once", id="same-name"),
+        pytest.param("0 0.5 0.5 0.2 0.5 0.9", ["cat"], "5 numbers", id="with-confidence"),
+    ],
+)
+def test_yolo_mistakes(tmp_path: Path, line: str, names: list[str], words: str) -> None:
+    Image.new("RGB", (100, 80)).save(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_text(line)
+    with pytest.raises(DatasetError, match=words):
+        read_yolo(tmp_path, tmp_path, names)
+
+
+def test_yolo_tabs_and_windows_line_ends(tmp_path: Path) -> None:
+    Image.new("RGB", (100, 80)).save(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_bytes(b"1\t0.5\t0.5\t0.2\t0.5 \r\n\r\n")
+    (found,) = read_yolo(tmp_path, tmp_path, ["cat", "dog"]).annotations
+    assert (found.category_id, found.bbox_xywh) == (2, pytest.approx((40, 20, 20, 40)))

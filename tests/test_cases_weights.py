@@ -20,7 +20,7 @@ from tiny_checkpoints import (
 
 from vlmtasks.engine import Engine
 from vlmtasks.engine.lora import merged
-from vlmtasks.errors import CheckpointError, MissingFileError
+from vlmtasks.errors import CheckpointError, MissingFileError, NumericsError
 
 
 def rewrite(folder, tensors):
@@ -196,3 +196,77 @@ def test_w16_rows_without_a_token_are_never_produced(tmp_path):
         (answer,) = engine.generate(images, ["detect cat"], max_new_tokens=20, **options)
         assert max(answer.token_ids, default=0) < image_id
     assert engine.tokenizer.decode(range(image_id, len(weight))) == ""
+
+
+# --- invented later ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [0, 2], ids=["index-alone", "with-its-shards"])
+def test_index_left_beside_a_single_file_is_not_looked_at(tmp_path, shards):
+    """As transformers, or the weights of an earlier run would be loaded without a word."""
+    folder = tiny_folder(tmp_path)
+    new = (folder / "model.safetensors").read_bytes()
+    if shards:
+        save_shards(folder, tiny_network(seed=5).state_dict(), shards)
+    else:
+        index = {"weight_map": {"x": "model-00001-of-00002.safetensors"}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").write_bytes(new)
+
+    loaded = Engine.load(folder, device="cpu").network.state_dict()
+
+    assert all(torch.equal(loaded[name], t) for name, t in tiny_network().state_dict().items())
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 99\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_git_lfs_pointers_are_called_so(tmp_path, name):
+    folder = tiny_folder(tmp_path)
+    (folder / name).write_bytes(LFS)
+    with pytest.raises(CheckpointError, match=f"{name}.*run `git lfs pull`"):
+        Engine.load(folder)
+
+
+def test_folder_of_checkpoints_names_them(tmp_path):
+    for step in (500, 1000):
+        tiny_folder(tmp_path / f"checkpoint-{step}")
+    with pytest.raises(MissingFileError, match="folders checkpoint-1000, checkpoint-500 do: pass"):
+        Engine.load(tmp_path)
+
+
+def test_weights_that_are_nan_name_the_stage(tmp_path):
+    network = tiny_network()
+    network.multi_modal_projector.linear.weight.fill_(float("nan"))
+    engine = Engine.load(save_folder(tmp_path, network), device="cpu")
+    with pytest.raises(NumericsError, match=r"NaN or infinity \(vision tower and projector"):
+        engine.encode_image([tiny_picture()])
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("https://huggingface.co/google/paligemma-3b-mix-224", '"organisation/name"'),
+        ("google/paligemma-3b-mix-224/", "neither a folder"),
+        ("./no-such-folder", "neither a folder"),
+        ("model.gguf", "neither a folder"),
+    ],
+)
+def test_sources_that_are_none(source, words):
+    with pytest.raises(CheckpointError, match=words):
+        Engine.load(source)
+
+
+def test_html_page_in_place_of_the_config(tmp_path):
+    folder = tiny_folder(tmp_path)
+    (folder / "config.json").write_text("<!DOCTYPE html><html>404</html>")
+    with pytest.raises(CheckpointError, match=r"config\.json is not valid JSON"):
+        Engine.load(folder)
+
+
+def test_one_foreign_tensor_is_named(tmp_path):
+    folder = tiny_folder(tmp_path)
+    rewrite(folder, tiny_network().state_dict() | {"optimizer.step": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match=r"1 unexpected:\n  optimizer\.step"):
+        Engine.load(folder)

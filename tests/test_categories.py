@@ -62,6 +62,7 @@ def test_names_of_other_scripts():
     assert normalize_name("STRASSE") == normalize_name("straße")
     assert normalize_name("a\u0308pfel") == normalize_name("Äpfel")
     assert CocoCategories({"猫": 5}).id("猫") == 5
+    assert CocoCategories({"\ufeffcat": 5}).id("cat\u200b") == 5
 
 
 @pytest.mark.parametrize("label", ["", "stopsign", "stop-sign", "catt", "1"], ids=repr)

@@ -141,6 +141,7 @@ def test_no_weights(tmp_path):
 )
 def test_damaged_index(tmp_path, index, message):
     folder = tiny_folder(tmp_path)
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_bytes(index.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointError, match=message):
         load(folder)

@@ -1,8 +1,8 @@
 """The layers of the package: who may import whom, and what stays unloaded.
 
-errors, generation, picture_names ← boxes, categories, rle, rgb ← tokens, images, masks ← prompts,
-results, draw ← tasks, datasets; engine beside them; api above; evaluation, then command lines on
-top. `vqvae` and `vlmtasks.demo` stand apart.
+errors, generation, picture_names, lfs ← boxes, categories, rle, rgb ← tokens, images, masks ←
+prompts, results, draw ← tasks, datasets; engine beside them; api above; evaluation, then command
+lines on top. `vqvae` and `vlmtasks.demo` stand apart.
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BASE = "errors generation picture_names"
+_BASE = "errors generation picture_names lfs"
 _SHAPES = f"{_BASE} boxes categories rle"
 _GRAMMAR = f"{_SHAPES} tokens records id_text prompts"
 _RESULTS = f"{_GRAMMAR} masks images results exports draw"
@@ -25,15 +25,16 @@ MAY_IMPORT = {
     "errors": "",
     "generation": "",
     "picture_names": "",
+    "lfs": "",
     "boxes": "errors",
     "categories": "errors",
     "rle": "errors",
     "rgb": "errors",
-    "images": "errors rgb",
+    "images": "errors lfs rgb",
     "records": "errors boxes",
     "id_text": "errors boxes records",
     "tokens": "errors boxes records id_text",
-    "prompts": "errors tokens",
+    "prompts": "errors categories tokens",
     "label_tree": "tokens",
     "grammar": "tokens label_tree",
     "masks": _SHAPES,
@@ -43,7 +44,7 @@ MAY_IMPORT = {
     "tasks": _RESULTS,
     "tiling": _RESULTS,
     "datasets": _RESULTS,
-    "engine": "errors images generation",
+    "engine": "errors lfs images generation",
     "sidecar": "errors tokens engine vqvae",
     "batches": "errors boxes generation images engine",
     "continuation": "generation grammar tasks tokens",

@@ -1,5 +1,6 @@
 """Many pictures through the engine: in batches, each with its own result or its own error."""
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
@@ -213,6 +214,10 @@ def generation_limit(
 
 
 def _at_least_one(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    try:
+        whole = 0 if isinstance(value, bool) else operator.index(value)  # NumPy's integers, too
+    except TypeError:
+        whole = 0
+    if whole < 1:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
-    return value
+    return whole

@@ -12,6 +12,9 @@ from typing import Any
 
 from vlmtasks.errors import InputError
 
+# Blanks, byte order mark, zero-width blanks and joiners, which come along when names are copied.
+INVISIBLE = " \ufeff\u200b\u200c\u200d\u2060"
+
 
 class CocoCategories:
     """A lookup in both directions.
@@ -81,8 +84,9 @@ class CocoCategories:
 
 
 def normalize_name(name: str) -> str:
-    """What two spellings of a class have in common: no case, single blanks, composed letters."""
-    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
+    """What two spellings of a class have in common: no case, single blanks, composed letters,
+    nothing invisible at the ends."""
+    return " ".join(unicodedata.normalize("NFC", name).casefold().split()).strip(INVISIBLE)
 
 
 def _pairs(categories: Any) -> list[tuple[Any, Any]]:

@@ -53,7 +53,7 @@ def find_pictures(arguments: Iterable[str]) -> list[Input]:
     stays in the list with its error. A file is taken as it is: nobody looks into it here.
     """
     found: list[Input] = []
-    for argument in arguments:
+    for argument in map(_expanded, arguments):
         if os.path.isdir(argument):
             names = _pictures_in(os.path.join(argument, name) for name in os.listdir(argument))
             found += names or [Input(argument, "the folder holds no pictures")]
@@ -63,8 +63,19 @@ def find_pictures(arguments: Iterable[str]) -> list[Input]:
             names = _pictures_in(glob.glob(argument, recursive=True))
             found += names or [Input(argument, "no picture matches this pattern")]
         else:
-            found.append(Input(argument, "there is no such file"))
+            found.append(Input(argument, f"there is no such file{_hint(argument)}"))
     return found
+
+
+def _expanded(argument: str) -> str:
+    """With ~ for the home folder, which a shell leaves alone in quotes."""
+    return argument if os.path.lexists(argument) else os.path.expanduser(argument)
+
+
+def _hint(argument: str) -> str:
+    if is_picture_name(argument) or "/" in argument or os.sep in argument:
+        return ""
+    return "; what is looked for comes last and in one word: 'cat ; dog'"
 
 
 def _pictures_in(paths: Iterable[str]) -> list[Input]:

@@ -70,7 +70,8 @@ def run(job: Job) -> int:
 
 def say(line: str) -> None:
     """One line for people."""
-    print(line, file=sys.stderr, flush=True)
+    printable = line.encode("utf-8", "backslashreplace").decode()  # names in another encoding
+    print(printable, file=sys.stderr, flush=True)
 
 
 def _answer_all(job: Job) -> Iterator[bool]:
@@ -81,7 +82,7 @@ def _answer_all(job: Job) -> Iterator[bool]:
     overlays = Overlays(job.save, inputs, job.task)
     with ExitStack() as stack:
         stream: Stream = sys.stdout
-        if job.common.output is not None:
+        if job.common.output not in (None, Path("-")):
             stream = stack.enter_context(closing(OutputFile(job.common.output, inputs)))
         output = stack.enter_context(closing(_output(job, stream, inputs)))
         for place, answer in enumerate(_answers(ask, inputs, job.common.batch_size)):

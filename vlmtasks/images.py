@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vlmtasks.errors import ImageError, MissingImageError
+from vlmtasks.lfs import is_pointer, pointer_hint
 from vlmtasks.rgb import rgb_from_array, rgb_from_image
 
 Picture: TypeAlias = (
@@ -53,6 +54,8 @@ def open_image(picture: Picture, *, keep_orientation: bool = False) -> Image.Ima
         data = bytes(picture)
         if not data:
             raise ImageError("the picture is empty (0 bytes); pass the bytes of a picture file")
+        if is_pointer(data):
+            raise ImageError("the picture is a pointer of Git LFS; run `git lfs pull` first")
         name = f"the picture of {len(data)} bytes"
         return _decode(lambda: Image.open(io.BytesIO(data)), name, keep_orientation)
     if isinstance(picture, str | os.PathLike):
@@ -167,6 +170,8 @@ def _check_path(picture: str | os.PathLike[str]) -> str:
         raise ImageError(f"{path!r} is no ordinary file; pass the bytes of the picture")
     if status.st_size == 0:
         raise ImageError(f"the picture {path!r} is empty (0 bytes); get a new copy of it")
+    if status.st_size < 1024 and (hint := pointer_hint(path)):
+        raise ImageError(f"the picture {path!r} cannot be read{hint}")
     return path
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
+from vlmtasks.categories import INVISIBLE
 from vlmtasks.errors import PromptError
 from vlmtasks.tokens import check_bins
 
@@ -112,7 +113,7 @@ def _class_name(name: Any) -> str:
             f"a class is {name!r}; a class name has no ';', no line end and no token such as "
             "<loc0000>; give several classes as a list"
         )
-    cleaned = " ".join(name.split())
+    cleaned = " ".join(name.split()).strip(INVISIBLE)
     if not cleaned:
         raise PromptError(f"a class is {name!r}, which is empty; remove it from the list")
     return cleaned

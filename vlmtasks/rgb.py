@@ -12,7 +12,9 @@ from vlmtasks.errors import ImageError
 def rgb_from_image(image: Image.Image, name: str) -> Image.Image:
     """A new RGB picture from any mode of PIL."""
     if image.mode.startswith("I;16"):
-        return _grey(_high_byte(np.asarray(image)))
+        values = np.asarray(image)
+        hole = image.info.get("transparency")  # PNG: one of the 65536 levels stands for holes
+        return _grey(np.where(values == hole, np.uint8(255), _high_byte(values)))
     if image.mode == "I":
         return _grey(_integer_levels(np.asarray(image), image.format in ("PNG", "PPM"), name))
     if image.mode == "F":

@@ -109,7 +109,7 @@ def check_rle(rle: Mapping[str, Any]) -> RLE:
             f"a mask of size {[height, width]} has run lengths of {sum(runs)} pixels in total; "
             f"they must add up to {height * width}"
         )
-    return pack_runs(runs, height, width)
+    return pack_runs(_without_empty(runs), height, width)
 
 
 def column_runs(columns: NDArray[np.bool_], before: int, total: int) -> list[int]:
@@ -131,3 +131,18 @@ def pack_runs(runs: list[int], height: int, width: int) -> RLE:
         raise InputError(f"a mask has the size {size}; run lengths count less than 2³¹ pixels")
     packed = coco_mask.frPyObjects({"size": size, "counts": runs}, height, width)
     return {"size": size, "counts": packed["counts"].decode("ascii")}
+
+
+def _without_empty(runs: list[int]) -> list[int]:
+    """The same pixels without runs of 0 pixels, but for the first: one spelling for every mask."""
+    kept = runs[:1]
+    is_joined = False
+    for run in runs[1:]:
+        if run == 0:
+            is_joined = not is_joined
+        elif is_joined:
+            kept[-1] += run
+            is_joined = False
+        else:
+            kept.append(run)
+    return kept

@@ -40,9 +40,10 @@ def check_image_id(value: Any, key: str) -> ImageId:
 
 
 def check_whole(value: Any, key: str) -> int:
-    """An int, also from 7.0, which tools write that keep ids as floats."""
-    if is_finite_number(value) and float(value).is_integer() and abs(value) < 1 << 53:
-        return int(value)
+    """An int of 64 bits, also from 7.0, which tools write that keep ids as floats."""
+    if is_finite_number(value) and float(value).is_integer():
+        if abs(value) < (1 << 63 if isinstance(value, int) else 1 << 53):  # exact as float up to 53
+            return int(value)
     raise ValueError(f"{key} is {shorten(value)}; it must be a whole number")
 
 

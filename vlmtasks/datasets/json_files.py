@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vlmtasks.errors import DatasetError, InputError
+from vlmtasks.lfs import pointer_hint
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -29,6 +30,8 @@ def decode_text(data: bytes, place: str, line: int = 1) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if data.startswith(b"\x1f\x8b"):
+            raise DatasetError(f"{place} is compressed (gzip); unpack it first") from None
         line += data.count(b"\n", 0, error.start)
         raise DatasetError(
             f"{place}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; "
@@ -47,6 +50,7 @@ def parse_json(text: str, place: str, line: int = 1) -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         reason = f"line {line + error.lineno - 1}, column {error.colno}: not JSON: {error.msg}"
+        reason += pointer_hint(place)
     except RecursionError:
         reason = f"line {line}: nested too deeply to be a data file"
     except ValueError as error:

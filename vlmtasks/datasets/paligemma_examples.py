@@ -11,8 +11,9 @@ targets; objects stand in the order of the file.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.jsonl import TrainingExample
 from vlmtasks.datasets.mask_crops import crop_mask, mask_bins
 from vlmtasks.datasets.paths import find_pictures
+from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError, InputError
 from vlmtasks.prompts import detect, segment
 from vlmtasks.rle import decode_rle, rle_area
@@ -90,7 +92,8 @@ def coco_examples(
     empty_images: "skip" pictures without objects (they are counted), or "keep" them: asked for all
         classes, with the suffix "", so that only <eos> is learnt.
 
-    DatasetError: missing pictures, pictures of unknown size, class names that no label can be.
+    DatasetError: missing pictures, pictures of unknown or another size, class names that no label
+        can be.
     InputError: an unknown task, or "segment" without a codec.
     """
     if task not in ("detect", "segment"):
@@ -100,6 +103,7 @@ def coco_examples(
     _check_names(dataset)
     names = [image.file_name for image in dataset.images.values()]
     paths = {} if images is None else find_pictures(images, names)
+    _check_sizes(dataset, paths)
     converter = _Converter(dataset, task, codec, scale, keep_crowds)
     examples: list[TrainingExample] = []
     for image_id, annotations in dataset.by_image().items():
@@ -195,6 +199,21 @@ def _widen(low: int, high: int) -> tuple[int, int]:
     if low < high:
         return low, high
     return (low, low + 1) if low < LOC_BINS - 1 else (low - 1, low)
+
+
+def _check_sizes(dataset: CocoDataset, paths: Mapping[str, Path]) -> None:
+    """Boxes of a picture that is seen in another size or turned would be learnt in wrong places."""
+    problems = Problems()
+    for image in dataset.images.values():
+        path = paths.get(image.file_name)
+        if path is None or image.size_wh is None or picture_size(path) == image.size_wh:
+            continue
+        problems.add(
+            f"{dataset.name}, image {image.id!r} ({image.file_name})",
+            f"is annotated as {image.size_wh} (width, height), but seen as {picture_size(path)}; "
+            "annotations belong to the upright picture",
+        )
+    problems.raise_if_any()
 
 
 def _check_names(dataset: CocoDataset) -> None:

@@ -71,7 +71,11 @@ def _read_names(names: Sequence[str] | str | os.PathLike[str]) -> list[str]:
             f"names is {shorten(names)}; it must be the class names in the order of their numbers, "
             "or a file with one name a line"
         )
-    return [name.strip() for name in lines]
+    cleaned = [name.strip() for name in lines]
+    if len(set(cleaned)) < len(cleaned):
+        doubled = next(name for name in cleaned if cleaned.count(name) > 1)
+        raise DatasetError(f"names holds {doubled!r} more than once; every class has its own name")
+    return cleaned
 
 
 def _lines(picture: Path, labels: Path, problems: Problems) -> list[tuple[str, str]]:

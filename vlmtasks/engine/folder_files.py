@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from vlmtasks.errors import CheckpointError, MissingFileError
+from vlmtasks.lfs import pointer_hint
 
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
@@ -52,7 +53,9 @@ def read_json(folder: Path, name: str, *, required: bool = True) -> dict[str, An
     path = member(folder, name)
     if not path.is_file():
         if required:
-            raise MissingFileError(f"{folder} holds no {name}")
+            inner = sorted(path.parent.name for path in folder.glob(f"*/{name}"))[:5]
+            hint = f"; its folders {', '.join(inner)} do: pass one of them" if inner else ""
+            raise MissingFileError(f"{folder} holds no {name}{hint}")
         return None
     if path.stat().st_size > MAX_JSON_BYTES:
         raise CheckpointError(f"{path} is larger than {MAX_JSON_BYTES} bytes; it is no {name}")
@@ -80,7 +83,8 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:  # also: integers of thousands of digits
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+        hint = pointer_hint(path)
+        raise CheckpointError(f"{path} is not valid JSON: {error}{hint}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(data).__name__}")
     return data

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vlmtasks.engine.folder_files import member, parse_json, read_json
 from vlmtasks.errors import CheckpointError, MissingFileError
+from vlmtasks.lfs import pointer_hint
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -17,15 +18,16 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the format
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors by the names in the file, as views of the mapped files on the CPU.
 
-    Takes `model.safetensors`, or the shards that `model.safetensors.index.json` lists, or the only
+    Takes `model.safetensors` (as transformers does, an index that is left over beside it is not
+    looked at), or the shards that `model.safetensors.index.json` lists, or the only
     `*.safetensors` file of the folder. Raises MissingFileError (missing shards, or none at all) and
     CheckpointError (damaged or contradictory files, names that lead out of the folder).
     """
+    if member(folder, SINGLE_FILE).is_file():
+        return read_file(folder, SINGLE_FILE)
     index = read_json(folder, INDEX_FILE, required=False)
     if index is not None:
         return _read_shards(folder, index)
-    if member(folder, SINGLE_FILE).is_file():
-        return read_file(folder, SINGLE_FILE)
     found = sorted(p.name for p in folder.glob("*.safetensors") if not p.name.startswith("adapter"))
     if len(found) == 1:
         return read_file(folder, found[0])
@@ -45,6 +47,7 @@ def read_file(folder: Path, name: str) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         raise CheckpointError(
             f"{path} is not a readable safetensors file ({error}); was it copied completely?"
+            f"{pointer_hint(path)}"
         ) from error
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from vlmtasks.errors import CheckpointError, MissingFileError
+from vlmtasks.lfs import pointer_hint
 
 LOC_TOKENS = tuple(f"<loc{index:04d}>" for index in range(1024))
 SEG_TOKENS = tuple(f"<seg{index:03d}>" for index in range(128))
@@ -71,7 +72,9 @@ class Tokenizer:
         except CheckpointError:
             raise
         except Exception as error:  # the library raises bare Exception
-            raise CheckpointError(f"{path} is not a readable tokenizer: {error}") from error
+            raise CheckpointError(
+                f"{path} is not a readable tokenizer: {error}{pointer_hint(path)}"
+            ) from error
 
     def encode(self, text: str, *, location_tokens: bool = False) -> list[int]:
         """Text → ids, without <bos>, <eos> or newline of our own.
