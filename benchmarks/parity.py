@@ -100,11 +100,12 @@ def draw_case(seed: int, index: int) -> Case:
 def _draw_decoder(rng: random.Random, index: int, vocab_size: int) -> GemmaConfig:
     groups = rng.choice((1, 2, 3))
     heads = groups * rng.choice((1, 2, 4))
+    head_dim = rng.choice((4, 8, 16, 32))
     is_gemma2 = index % 2 == 1
     extra = {}
     if is_gemma2:
         extra = {
-            "query_pre_attn_scalar": rng.choice((8, 24, 144, 256)),
+            "query_pre_attn_scalar": head_dim * rng.choice((4, 8, 9, 32)) // 8,
             "attn_logit_softcapping": rng.choice((5.0, 50.0, None)),
             "final_logit_softcapping": rng.choice((2.0, 30.0, None)),
             "sliding_window": rng.choice((3, 7, 20, 40, 4096)),
@@ -117,7 +118,7 @@ def _draw_decoder(rng: random.Random, index: int, vocab_size: int) -> GemmaConfi
         num_hidden_layers=rng.randint(1, 4),
         num_attention_heads=heads,
         num_key_value_heads=groups,
-        head_dim=rng.choice((4, 8, 16, 32)),
+        head_dim=head_dim,
         max_position_embeddings=1024,
         rms_norm_eps=rng.choice((1e-6, 1e-5)),
         rope_theta=rng.choice((10000.0, 500.0)),
@@ -475,7 +476,7 @@ width / heads), layers, patch and picture size, norm epsilons, RoPE base, vocabu
 or own head, one to three pictures a prompt, prompt length; for PaliGemma 2 also
 query_pre_attn_scalar, both soft-caps (or none) and a sliding window down to 3 tokens.
 
-- Image pixels: against transformers' PIL image processor, in grey levels of 0..255.
+- Pixels: against transformers' PIL image processor, in grey levels of 0..255.
 - Token ids: against transformers' PaliGemmaProcessor over Gemma's real tokenizer, in sixteen
   languages.
 - The decoder alone runs 50 tokens of causal text, where the sliding window cuts. The whole model
@@ -497,7 +498,8 @@ def main() -> None:
     arguments = parser.parse_args()
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     table = Table()
-    table.add("image pixels, grey levels", compare_pixels(draw_pictures(seed, 60), 224), 1)
+    pictures = draw_pictures(seed, 60)
+    table.add("pixels of 60 pictures, grey levels", compare_pixels(pictures, 224), 1)
     if arguments.tokenizer.is_file():
         table.add(
             f"token ids of {len(PROMPTS)} prompts, prompts that differ",
