@@ -187,6 +187,11 @@ def test_sampling_leaves_the_random_numbers_of_torch_alone(vlm):
             lambda vlm: vlm.generate(tiny_picture(), ["a", "b"]), "encode it once", id="two-prompts"
         ),
         pytest.param(
+            lambda vlm: vlm.detect(tiny_picture(size_wh=(2000, 1500)), "cat", tile=4),
+            "2000 at most",
+            id="a-million-tiles",
+        ),
+        pytest.param(
             lambda vlm: vlm.caption(tiny_picture(), max_new_tokens=10**30),
             "positions",
             id="endless",

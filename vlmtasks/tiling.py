@@ -29,6 +29,9 @@ AGREEMENT = 0.4
 EDGE = 0.02
 """Of the side of a tile: a box that comes so close to a seam may go on behind it."""
 
+MAX_TILES = 2000
+"""Of one picture; each is asked about on its own."""
+
 Tile = tuple[int, int, int, int]  # x0, y0, x1, y1 in whole pixels of the picture
 
 
@@ -36,8 +39,8 @@ def tile_boxes(image_size: SizeWH, tile: int, overlap: float = OVERLAP) -> list[
     """The whole picture, then square tiles that cover it, row by row, evenly spread.
 
     tile: side in pixels; a picture that is no larger gives no tiles. The whole picture comes along
-    because an object may be larger than a tile. InputError for a side below 2, or an overlap
-    outside of 0..0.9.
+    because an object may be larger than a tile. InputError for a side below 2, an overlap
+    outside of 0..0.9, or more than MAX_TILES tiles.
     """
     width, height = check_image_size(image_size)
     if isinstance(tile, bool) or not isinstance(tile, int) or tile < 2:
@@ -47,6 +50,13 @@ def tile_boxes(image_size: SizeWH, tile: int, overlap: float = OVERLAP) -> list[
     whole = (0, 0, width, height)
     if max(width, height) <= tile:
         return [whole]
+    step = max(1, round(tile * (1 - overlap)))
+    count = math.ceil(width / step) * math.ceil(height / step)
+    if count > MAX_TILES:
+        raise InputError(
+            f"tile is {tile}, which cuts a picture of {width}×{height} pixels into about {count} "
+            f"tiles; choose a side that gives {MAX_TILES} at most"
+        )
     return [
         whole,
         *(

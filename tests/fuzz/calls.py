@@ -37,19 +37,21 @@ _PICTURES: tuple[Any, ...] = (
     io.BytesIO(), 5, "a\0b", "\ud800",
 )  # fmt: skip
 _VERBS = (
-    "caption",
-    "answer",
-    "question",
-    "ocr",
-    "detect",
-    "segment",
-    "caption_box",
-    "generate",
-    "encode_image",
-)
+    "caption", "answer", "question", "ocr", "detect", "detect", "segment", "caption_box",
+    "generate", "encode_image", "stream_detect", "stream_segment", "stream_caption",
+)  # fmt: skip
 _OPTIONS = (
     "max_new_tokens", "batch_size", "on_error", "temperature", "top_p", "seed", "num_beams",
     "best_of", "location_tokens",
+)  # fmt: skip
+_OBJECT_OPTIONS = (
+    "constrain", "score", "calibrate", "boxes", "strategy", "tile", "stop_score", "max_objects",
+    "recipe", "nms", "unique",
+)  # fmt: skip
+_OF_OBJECTS = ("detect", "segment", "stream_detect", "stream_segment")
+_WORTH_TRYING = (
+    "return", True, False, 0.0, 0.3, 1.0, 1, 2, 16, 30, "loc", "class", "mask", "product", "top",
+    "expected", "joint", "separate", "plain", "noise",
 )  # fmt: skip
 
 
@@ -71,17 +73,17 @@ def make_verb(random: Random) -> dict[str, Any]:
     verb = random.choice(_VERBS)
     usual = {"answer": "how many?", "question": "two", "generate": "caption en"}.get(verb, "cat")
     arguments: list[Any] = []
-    if verb == "caption":
+    if verb in ("caption", "stream_caption"):
         arguments = [random.choice(("en", "de", *_ODD)), random.choice(("cap", "caption", *_ODD))]
         arguments = arguments[: random.randrange(3)]
     elif verb == "caption_box":
         arguments = [random.choice(_BOXES)]
     elif verb not in ("ocr", "encode_image"):
-        arguments = [usual if random.random() < 0.3 else random.choice(_ODD)]
+        arguments = [usual if random.random() < 0.6 else random.choice(_ODD)]
     options: dict[str, Any] = {"max_new_tokens": 2}
-    for name in random.sample(_OPTIONS, random.choice((0, 0, 1, 2, 3))):
-        # not 10**400 and the like: nobody can even print integers of 10**4300
-        options[name] = random.choice((1, 2, 0.5, 1.0, "return", True, *NUMBERS, *_ODD))
+    names = (*_OPTIONS, *_OBJECT_OPTIONS) if verb in _OF_OBJECTS else _OPTIONS
+    for name in random.sample(names, random.choice((0, 0, 1, 2, 3))):
+        options[name] = random.choice(random.choice((_WORTH_TRYING, NUMBERS, _ODD)))
     for name in ("num_beams", "best_of"):  # large values are slow, and rightly so
         if isinstance(options.get(name), int) and 8 < options[name] <= 1000:
             options[name] = 8
@@ -93,6 +95,10 @@ def feed_verb(value: dict[str, Any], folder: Path) -> None:
     model = _model(folder)
     picture = _placed(value["picture"], folder)
     result = getattr(model, value["verb"])(picture, *value["arguments"], **value["options"])
+    if value["verb"].startswith("stream"):
+        for _ in result:
+            pass
+        return
     many = isinstance(picture, list | tuple)
     assert isinstance(result, list) == many, "a list for one picture, or the other way round"
     assert not many or len(result) == len(picture)
