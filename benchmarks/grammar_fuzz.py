@@ -32,7 +32,7 @@ from vlmtasks.engine.paligemma import PaliGemma
 from vlmtasks.engine.random_weights import draw_weights
 from vlmtasks.results import Detections
 
-NAMES = (
+NAMES: tuple[str, ...] = (
     "cat", "cats", "cat food", "Dog", "dog on the left", "a", "ab", "abc", "x-ray & co", "7",
 )  # fmt: skip
 MODELS = 20
@@ -60,7 +60,7 @@ def main() -> int:
 def check_batch(vlm: VLM, rng: Random, seen: "Counter[str]") -> None:
     """Ask one question about many pictures and count what comes."""
     task = rng.choice(["detect", "segment"])
-    names = rng.sample(NAMES, rng.randint(1, 4))
+    names = rng.sample(list(NAMES), rng.randint(1, 4))
     keywords: dict[str, Any] = {
         "max_new_tokens": rng.choice([1, 4, 5, 6, 20, 21, 22, 40, 120, 200]),
         "score": rng.choice(["loc", "class", "product"]),

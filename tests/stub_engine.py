@@ -1,6 +1,6 @@
 """An engine and a codec without networks: they say what a test wants, and remember."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,17 @@ class LetterVocabulary:
 
 
 @dataclass(frozen=True)
+class StubToken:
+    """As `vlmtasks.engine.engine.StreamedToken`."""
+
+    token_id: int | None
+    logprob: float
+    text: str
+    finish_reason: str | None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class StubEncoded:
     image_size: tuple[int, int]
     colour: tuple[int, int, int]
@@ -68,7 +79,7 @@ class StubEngine:
 
     answer: what it says, or a function of prompt and encoded picture. It is cut at max_new_tokens.
     encoded: the pictures that passed through the vision tower, batch by batch.
-    prompts, keywords: of every call of generate.
+    prompts, keywords: of every call of generate and stream. streamed: tokens of all streams.
     """
 
     def __init__(
@@ -87,6 +98,7 @@ class StubEngine:
         self.encoded: list[list[tuple[int, int]]] = []
         self.prompts: list[list[str]] = []
         self.keywords: list[dict[str, Any]] = []
+        self.streamed = 0
 
     def encode_image(self, pictures: Sequence[Image.Image]) -> list[StubEncoded]:
         assert all(picture.mode == "RGB" for picture in pictures)
@@ -111,6 +123,21 @@ class StubEngine:
             self._say(prompt, image, max_new_tokens)
             for prompt, image in zip(prompts, images, strict=True)
         ]
+
+    def stream(
+        self, image: StubEncoded, prompt: str, *, max_new_tokens: int, **keywords: Any
+    ) -> Iterator[StubToken]:
+        self.prompts.append([prompt])
+        self.keywords.append({"max_new_tokens": max_new_tokens, **keywords})
+        answer = self._say(prompt, image, max_new_tokens)
+        last = len(answer.token_ids) - 1
+        for place, token_id in enumerate(answer.token_ids):
+            self.streamed += 1
+            is_cut = place == last and answer.finish_reason == "length"
+            reason = "length" if is_cut else None
+            yield StubToken(token_id, -0.5, self.vocabulary.decode([token_id]), reason)
+        if answer.finish_reason == "stop":
+            yield StubToken(None, -0.5, "", "stop")
 
     def _say(self, prompt: str, image: StubEncoded, limit: int) -> Generation:
         text = self.answer if isinstance(self.answer, str) else self.answer(prompt, image)

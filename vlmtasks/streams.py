@@ -155,11 +155,11 @@ class _GrowingAnswer:
 
     def _begins_box(self, token_id: int) -> bool:
         """Whether a box begins here without a separator, which ends the record before."""
-        if len(self._ids) == self._start or not self._is_loc(token_id):
+        if not self._is_loc(token_id):
             return False
-        last = self._ids[-1]
-        has_box = any(map(self._is_loc, self._ids[self._start :]))
-        return has_box and not self._is_loc(last) and self._text(last).strip() not in ("", ";")
+        unread = self._ids[self._start :]
+        locs = [place for place, other in enumerate(unread) if self._is_loc(other)]
+        return bool(locs) and bool(self._vocabulary.decode(unread[locs[-1] + 1 :]).strip())
 
     def _separator_start(self) -> int:
         """Where the separator begins that was just completed, its blank included."""

@@ -83,27 +83,6 @@ def fit_calibration(scores: Sequence[float], right: Sequence[bool]) -> Calibrati
     return Calibration(1 / float(weights[0]), float(weights[1]))
 
 
-def calibration_error(scores: Sequence[float], right: Sequence[bool], bins: int = 10) -> float:
-    """Expected calibration error: Σ share of the bin · |mean score − share of right ones|."""
-    table = reliability(scores, right, bins)
-    total = sum(count for *_, count in table)
-    return sum(count * abs(score - share) for score, share, count in table) / max(total, 1)
-
-
-def reliability(
-    scores: Sequence[float], right: Sequence[bool], bins: int = 10
-) -> list[tuple[float, float, int]]:
-    """(mean score, share of right objects, how many) in each bin of equal width with any."""
-    x, y = np.asarray(scores, float), np.asarray(right, float)
-    where = np.minimum((x * bins).astype(int), bins - 1)
-    chosen = [where == index for index in range(bins)]
-    return [
-        (float(x[some].mean()), float(y[some].mean()), int(some.sum()))
-        for some in chosen
-        if some.any()
-    ]
-
-
 def _logit(score: float) -> float:
     p = min(max(score, _TINY), 1 - _TINY)
     return math.log(p / (1 - p))
