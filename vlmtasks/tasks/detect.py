@@ -52,8 +52,9 @@ class Detect:
         (finish_reason "length") the last object is dropped as "truncated" unless its label is one
         that was asked: its label, or its mask, may be half.
         """
-        records = read_answer(generation, image_size, labels, vocabulary, scale)
-        return to_detections(generation, records, image_size, vocabulary, scale, reading)
+        reading = reading or Reading()
+        records = read_answer(generation, image_size, labels, vocabulary, scale, reading)
+        return to_detections(generation, records, image_size, vocabulary, reading)
 
 
 DETECT = Detect()
@@ -65,6 +66,7 @@ def read_answer(
     labels: str | Iterable[str] | None,
     vocabulary: TokenVocabulary | None,
     scale: int,
+    reading: Reading,
 ) -> list[ParsedObject]:
     """Every record of an answer, with the label of a single class filled in and cut ones marked."""
     asked = () if labels is None else prompts.class_names(labels)
@@ -73,8 +75,10 @@ def read_answer(
     if records and generation.finish_reason == "length":
         records[-1] = _marked_if_cut(records[-1], generation, asked, vocabulary)
     if len(asked) == 1:
-        return [_with_label(record, asked[0]) for record in records]
-    return records
+        records = [_with_label(record, asked[0]) for record in records]
+    if vocabulary is None or reading.boxes == "top":
+        return records
+    return [_between_bins(r, generation, image_size, vocabulary, scale) for r in records]
 
 
 def to_detections(
@@ -82,21 +86,15 @@ def to_detections(
     records: list[ParsedObject],
     image_size: SizeWH,
     vocabulary: TokenVocabulary | None,
-    scale: int,
-    reading: Reading | None = None,
+    reading: Reading,
 ) -> Detections:
     """The good records as Detections without masks, the others as `dropped`."""
-    reading = reading or Reading()
     good = [record for record in records if record.problem is None]
-    boxes = [record.box_xyxy for record in good]
     scores = [1.0] * len(good)
     if vocabulary is not None:
         scores = reading.scores(generation, records, vocabulary)
-        if reading.boxes == "expected":
-            bins = (expected_bins(generation, record, vocabulary) for record in good)
-            boxes = [bins_to_pixels(four, image_size, scale) for four in bins]
     return Detections(
-        boxes_xyxy=np.array(boxes, np.float32).reshape(-1, 4),
+        boxes_xyxy=np.array([record.box_xyxy for record in good], np.float32).reshape(-1, 4),
         labels=tuple(record.label for record in good),
         scores=np.array(scores, np.float32),
         image_size=image_size,
@@ -108,6 +106,19 @@ def to_detections(
 
 def _with_label(record: ParsedObject, label: str) -> ParsedObject:
     return record if record.label or record.problem else replace(record, label=label)
+
+
+def _between_bins(
+    record: ParsedObject,
+    generation: Generation,
+    image_size: SizeWH,
+    vocabulary: TokenVocabulary,
+    scale: int,
+) -> ParsedObject:
+    if record.problem is not None:
+        return record
+    bins = expected_bins(generation, record, vocabulary)
+    return replace(record, box_xyxy=bins_to_pixels(bins, image_size, scale))
 
 
 def _marked_if_cut(

@@ -50,8 +50,9 @@ class Segment:
 
         codec: the mask codec that belongs to the checkpoint.
         """
-        records = read_answer(generation, image_size, labels, vocabulary, scale)
-        found = to_detections(generation, records, image_size, vocabulary, scale, reading)
+        reading = reading or Reading()
+        records = read_answer(generation, image_size, labels, vocabulary, scale, reading)
+        found = to_detections(generation, records, image_size, vocabulary, reading)
         good = [record for record in records if record.problem is None]
         return replace(found, masks=_decode_masks(good, codec, image_size))
 
