@@ -77,6 +77,44 @@ def lines(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
+OBJECT_OPTIONS = [
+    pytest.param((), {"raw_logprobs": False}, id="usual"),
+    pytest.param(("--no-constrain",), {}, id="no-constrain"),
+    pytest.param(("--stop-score", "0.1"), {"top_logprobs": 8}, id="stop-score"),
+]
+
+
+@pytest.mark.parametrize("task", ["detect", "segment"])
+@pytest.mark.parametrize(("words", "keywords"), OBJECT_OPTIONS)
+def test_grammar_is_on_unless_told(
+    run: Run, picture: Any, engine: Any, task: str, words: tuple[str, ...], keywords: dict[str, Any]
+) -> None:
+    engine.answer = MASKED_CAT if task == "segment" else CAT
+    assert run(task, picture("a.png"), "cat", *words)[0] == 0
+    (told,) = engine.keywords
+    assert ("constraints" in told) == (words != ("--no-constrain",))
+    assert keywords.items() <= told.items()
+
+
+def test_classes_can_be_asked_apart_and_overlaps_removed(
+    run: Run, picture: Any, engine: Any
+) -> None:
+    status, out, err = run(
+        "detect", picture("a.png"), "cat ; dog", "--separate", "--nms", "0.5", "--score", "class"
+    )
+    assert status == 0
+    assert engine.prompts == [["detect cat", "detect dog"]]
+    (found,) = lines(out)
+    assert [gone["reason"] for gone in found["removed"]] == ["duplicate"]
+    assert found["objects"][0]["score"] == pytest.approx(np.exp(-2.0))
+    assert "1 removed as doubled or unsure" in err
+
+
+def test_large_picture_is_cut_into_tiles(run: Run, picture: Any, engine: Any) -> None:
+    assert run("detect", picture("a.png"), "cat", "--tile", "400")[0] == 0
+    assert [size for batch in engine.encoded for size in batch] == [(640, 480), *[(400, 400)] * 4]
+
+
 # --- words and pictures --------------------------------------------------------------------------
 
 

@@ -105,6 +105,35 @@ _Format = Annotated[
     Literal["json", "coco"],
     typer.Option("--format", help="A JSON line for each picture, or one list of COCO results."),
 ]
+_NoConstrain = Annotated[
+    bool,
+    typer.Option(
+        "--no-constrain", help="Let the model write what it likes, not only boxes of your classes."
+    ),
+]
+_Score = Annotated[
+    Literal["loc", "class", "mask", "product"] | None,
+    typer.Option(help="What scores are made of. [default: loc]"),
+]
+_Tile = Annotated[
+    int | None,
+    typer.Option(
+        min=2, metavar="PIXELS", help="Look at large pictures also in tiles of this side."
+    ),
+]
+_Separate = Annotated[
+    bool, typer.Option("--separate", help="Ask one prompt a class instead of one for all.")
+]
+_StopScore = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, help="Go on until an object has a lower score, though the model would end."
+    ),
+]
+_Nms = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Of boxes that overlap more, keep the one of highest score."),
+]
 
 
 def _command(function: Callable[..., None]) -> None:
@@ -154,13 +183,20 @@ def detect(
     classes: _Classes = None,
     save: _Save = None,
     form: _Format = "json",
+    score: _Score = None,
+    tile: _Tile = None,
+    separate: _Separate = False,
+    stop_score: _StopScore = None,
+    nms: _Nms = None,
+    no_constrain: _NoConstrain = False,
 ) -> None:
     """Boxes of what you name.
 
     Example: vlmtasks detect photo.jpg 'cat ; dog'
     """
     names, labels = _split(pictures, classes, "detect needs a class name")
-    _run("detect", names, common, {"labels": labels}, save=save, form=form)
+    options = _object_options(score, tile, separate, stop_score, nms, no_constrain)
+    _run("detect", names, common, {"labels": labels}, save=save, form=form, options=options)
 
 
 @_command
@@ -170,6 +206,12 @@ def segment(
     classes: _Classes = None,
     save: _Save = None,
     form: _Format = "json",
+    score: _Score = None,
+    tile: _Tile = None,
+    separate: _Separate = False,
+    stop_score: _StopScore = None,
+    nms: _Nms = None,
+    no_constrain: _NoConstrain = False,
     mask_codec: _MaskCodec = None,
 ) -> None:
     """Boxes and masks of what you name.
@@ -177,8 +219,9 @@ def segment(
     Example: vlmtasks segment shots/ 'the dog on the left' --save overlays/
     """
     names, labels = _split(pictures, classes, "segment needs a class name")
-    arguments = {"labels": labels}
-    _run("segment", names, common, arguments, save=save, form=form, mask_codec=mask_codec)
+    options = _object_options(score, tile, separate, stop_score, nms, no_constrain)
+    more = {"save": save, "form": form, "mask_codec": mask_codec, "options": options}
+    _run("segment", names, common, {"labels": labels}, **more)
 
 
 @_command
@@ -221,6 +264,24 @@ def ocr(pictures: _Pictures, common: Common) -> None:
     Example: vlmtasks ocr 'scans/*.png'
     """
     _run("ocr", pictures, common, {})
+
+
+def _object_options(
+    score: str | None,
+    tile: int | None,
+    separate: bool,
+    stop_score: float | None,
+    nms: float | None,
+    no_constrain: bool,
+) -> dict[str, Any]:
+    """The keywords of the verb that differ from its own defaults."""
+    given: dict[str, Any] = {"score": score, "tile": tile, "stop_score": stop_score, "nms": nms}
+    options = {name: value for name, value in given.items() if value is not None}
+    if separate:
+        options["strategy"] = "separate"
+    if no_constrain:
+        options["constrain"] = False
+    return options
 
 
 def _split(positional: list[str], option: str | None, needs: str) -> tuple[list[str], str]:

@@ -2,9 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +37,7 @@ class Job:
 
     names: files, folders, patterns. arguments: those of the task's prompt.
     save, form, mask_codec: the options that not every task has.
+    options: further keywords of the verb, see `vlmtasks.object_options`.
     """
 
     task: str
@@ -46,6 +47,7 @@ class Job:
     save: Path | None = None
     form: Literal["json", "coco"] = "json"
     mask_codec: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run(job: Job) -> int:
@@ -121,6 +123,8 @@ def _summary(answer: Answer) -> str:
         told = f"{len(answer)} object{'' if len(answer) == 1 else 's'}"
         if answer.dropped:
             told += f", {len(answer.dropped)} malformed left out"
+        if answer.removed:
+            told += f", {len(answer.removed)} removed as doubled or unsure"
     else:
         told = f"{len(answer.text)} letters"
     return told + (", cut at the longest answer allowed" * (answer.finish_reason == "length"))
@@ -132,7 +136,7 @@ def _asker(job: Job) -> _Ask:
     model = LazyVLM(
         common.model, device=common.device, dtype=common.dtype, mask_codec=job.mask_codec
     )
-    options: dict[str, Any] = {"batch_size": common.batch_size, "on_error": "return"}
+    options: dict[str, Any] = {**job.options, "batch_size": common.batch_size, "on_error": "return"}
     if common.max_new_tokens is not None:
         options["max_new_tokens"] = common.max_new_tokens
     if job.task in ("detect", "segment"):
