@@ -147,3 +147,13 @@ def test_colours_differ_and_stay():
 
 def test_more_labels_than_colours():
     assert len(label_colours(str(number) for number in range(100))) == 100
+
+
+@pytest.mark.parametrize("length", [60, 2_000, 100_000], ids=["long", "very-long", "endless"])
+def test_long_labels_are_shortened(length):
+    label = "W" * length
+    found = Detections(np.array([(0, 0, 20, 20)]), (label,), np.array([0.5]), (64, 48))
+    drawn = np.asarray(found.plot(Image.new("RGB", (64, 48))))
+    plate = (drawn == label_colours([label])[label]).all(axis=2)
+    assert plate.any(axis=0)[:50].all()  # nearly as wide as the picture
+    assert not plate[24:].any()

@@ -227,7 +227,13 @@ def test_save_picture(found, tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("a.txt", "must end in"), ("a", "must end in"), ("a.png", "is needed")]
+    ("name", "message"),
+    [
+        ("a.txt", "must end in"),
+        ("a.psd", "must end in"),
+        ("a", "must end in"),
+        ("a.png", "is needed"),
+    ],
 )
 def test_save_what_cannot_be_saved(found, tmp_path, name, message):
     with pytest.raises(InputError, match=message):

@@ -263,6 +263,7 @@ def test_checkpoint_calibrates_its_scores() -> None:
         pytest.param({"temperature": "hot", "bias": 1}, id="words"),
         pytest.param({"temperature": 1}, id="no bias"),
         pytest.param({"temperature": 1, "bias": math.inf}, id="infinite"),
+        pytest.param({"temperature": 1, "bias": 10**400}, id="too large for a float"),
         pytest.param([1, 2], id="list"),
     ],
 )

@@ -35,6 +35,7 @@ PALETTE: tuple[Colour, ...] = (
 )
 
 _MASK_OPACITY = 0.42
+_LONGEST_TAG = 500  # letters of a label that are drawn at most
 _DARK: Colour = (20, 20, 24)
 _LIGHT: Colour = (255, 255, 255)
 
@@ -181,7 +182,7 @@ def _draw_box(canvas: NDArray[np.uint8], corners: _Corners, colour: Colour, styl
 
 
 def _tag_text(label: str, score: float | None) -> str:
-    printable = label.encode("utf-8", "replace").decode()  # half a surrogate pair has no glyph
+    printable = label[:_LONGEST_TAG].encode("utf-8", "replace").decode()  # half a pair: no glyph
     words = " ".join(printable.split())
     return words if score is None else f"{words} {score:.2f}".strip()
 
@@ -247,9 +248,14 @@ class _Tags:
         room = self._size[0] - 2 * self._style.pad
         if self._draw.textlength(text, font=font) <= room:
             return text
-        while text and self._draw.textlength(text + "…", font=font) > room:
-            text = text[:-1]
-        return text + "…"
+        fits, too_long = 0, len(text)  # letters
+        while too_long - fits > 1:
+            middle = (fits + too_long) // 2
+            if self._draw.textlength(text[:middle] + "…", font=font) <= room:
+                fits = middle
+            else:
+                too_long = middle
+        return text[:fits] + "…"
 
 
 def _luminance(colour: Colour) -> float:

@@ -309,7 +309,7 @@ class Detections:
             # half a surrogate pair becomes \udXXX, which JSON reads back
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
             return
-        if path.suffix.lower() not in Image.registered_extensions():
+        if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
             raise InputError(f"{str(path)!r} must end in .json, .png, .jpg or another picture type")
         if image is None:
             raise InputError(f"to draw {str(path)!r} the picture is needed: save(path, image)")

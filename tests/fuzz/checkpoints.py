@@ -21,6 +21,7 @@ from tests.tiny_checkpoints import (
     tiny_picture,
     tiny_tokenizer_json,
 )
+from vlmtasks.api import VLM
 from vlmtasks.engine import Engine
 from vlmtasks.engine.big_vision import read_npz
 from vlmtasks.engine.checkpoints import read_metadata
@@ -119,7 +120,10 @@ _SETTINGS: dict[str, Any] = {
         "image_std": [0.5, 0.5, 0.5],
     },
     "processor_config.json": {"image_processor": {"size": {"height": 32, "width": 32}}},
-    "vlmtasks.json": {"box_scale": 1024},
+    "vlmtasks.json": {
+        "box_scale": 1024,
+        "calibration": {"detect": {"loc": {"temperature": 0.6, "bias": 2.1}}},
+    },
 }
 
 
@@ -182,6 +186,7 @@ def feed_config(value: dict[str, Any], folder: Path) -> None:
 def _use(engine: Engine) -> None:
     if engine.config.vision_config.image_size <= 64:
         engine.generate(engine.encode_image([tiny_picture()]), ["detect cat"], max_new_tokens=1)
+        VLM(engine).detect(tiny_picture(), "cat", max_new_tokens=8)
 
 
 @cache

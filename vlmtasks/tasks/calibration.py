@@ -49,7 +49,7 @@ class Calibration:
                 return None
         try:
             found = cls(float(entry["temperature"]), float(entry["bias"]))  # type: ignore[index]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             found = cls(0.0)
         if not (0 < found.temperature < math.inf and math.isfinite(found.bias)):
             raise CheckpointError(
