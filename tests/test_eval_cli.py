@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from stub_vlm import StubVLM
@@ -12,6 +13,8 @@ from typer.testing import CliRunner, Result
 
 import vlmtasks.api
 from vlmtasks.eval_cli import app
+from vlmtasks.results import Detections
+from vlmtasks.tasks.calibration import Calibration
 
 CAT = "<loc0256><loc0128><loc0768><loc0512>"
 WHOLE = "<seg000>" * 16
@@ -274,3 +277,68 @@ def test_predictions_of_other_examples_are_refused(run: Eval, data: Path) -> Non
     assert "other examples" in result.stderr
     fine = run("vqa", *words, "--predictions", "out/predictions.jsonl", "--limit", "2", out="again")
     assert fine.exit_code == 0
+
+
+# --- calibration ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unsure(data: Path, monkeypatch: pytest.MonkeyPatch) -> StubVLM:
+    """A model that finds a cat in every picture, and in every second one also a wrong one."""
+    vlm = StubVLM(data)
+    vlm.loaded = lambda: vlm  # type: ignore[attr-defined]
+
+    def detect(pictures: list[Image.Image], labels: Any, **options: Any) -> list[Detections]:
+        assert options["calibrate"] is False
+        return [_one_or_two(picture.size) for picture in pictures]
+
+    vlm.detect = detect  # type: ignore[method-assign]
+    monkeypatch.setattr(vlmtasks.api, "LazyVLM", lambda *_, **__: vlm)
+    return vlm
+
+
+def _one_or_two(size: tuple[int, int]) -> Detections:
+    count = 1 + size[0] % 2
+    boxes = np.array([[8, 16, 32, 48], [40, 2, 60, 9]], np.float32)[:count]
+    scores = np.array([0.10 + size[0] / 2000, 0.06 + size[0] / 1500], np.float32)[:count]
+    return Detections(boxes, ("cat",) * count, scores, size, text="…")
+
+
+CALIBRATE = ["calibrate", "--annotations", "instances.json", "--images", "."]
+
+
+def test_calibration_is_written_beside_the_checkpoint(
+    data: Path, unsure: StubVLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data)
+    (data / "vlmtasks.json").write_text('{"box_scale": 1023}')
+    result = CliRunner().invoke(app, [*CALIBRATE, "--score", "class"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("16 detections of detect, scored by class\n")
+    saved = json.loads((data / "vlmtasks.json").read_text())
+    assert saved["box_scale"] == 1023
+    entry = saved["calibration"]["detect"]["class"]
+    calibration = Calibration.from_metadata(saved, "detect", "class")
+    assert calibration == Calibration(entry["temperature"], entry["bias"])
+    assert calibration(0.13) > 0.6 > calibration(0.1)  # 11 of 16 are right
+
+
+def test_calibration_of_nothing_is_refused(
+    data: Path, stub: StubVLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data)
+    result = CliRunner().invoke(app, CALIBRATE)
+    assert result.exit_code == 2
+    assert "right and of wrong" in result.output
+    assert not (data / "vlmtasks.json").exists()
+
+
+def test_damaged_sidecar_is_not_overwritten(
+    data: Path, unsure: StubVLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data)
+    (data / "vlmtasks.json").write_text("[]")
+    result = CliRunner().invoke(app, CALIBRATE)
+    assert result.exit_code == 2
+    assert "cannot be completed" in result.output
+    assert (data / "vlmtasks.json").read_text() == "[]"

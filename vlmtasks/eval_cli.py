@@ -224,6 +224,37 @@ def ocr(
     _text(context, "ocr" if metric == "read" else "spotting", prompt, scale=scale)
 
 
+@app.command()
+def calibrate(
+    annotations: _Annotations,
+    images: _Images,
+    task: Annotated[Literal["detect", "segment"], typer.Option()] = "detect",
+    score: Annotated[
+        Literal["loc", "class", "mask", "product"], typer.Option(help="What scores are made of.")
+    ] = "loc",
+    classes: Annotated[
+        Literal["present", "all"],
+        typer.Option(help="Ask for all classes, or only those in the picture (easier)."),
+    ] = "all",
+    model: _Model = None,
+    mask_codec: _MaskCodec = None,
+    device: _Device = "auto",
+    dtype: _Dtype = "auto",
+    batch_size: _BatchSize = 8,
+    limit: _Limit = None,
+) -> None:
+    """Make scores probabilities: fit a calibration and write it to the checkpoint's vlmtasks.json.
+
+    Use data that the model was not trained on.
+    """
+    from vlmtasks.api import LazyVLM
+    from vlmtasks.evaluation.calibrate import calibrate as fit_and_store
+
+    lazy = LazyVLM(model, device=device, dtype=dtype, mask_codec=mask_codec)
+    more = {"classes": classes, "batch_size": batch_size, "limit": limit}
+    _leave_with(lambda: fit_and_store(lazy.loaded(), annotations, images, task, score, **more))
+
+
 def _text(context: typer.Context, benchmark: str, prompt: str, **more: Any) -> None:
     from vlmtasks.evaluation.commands import TextOptions, evaluate_text
 

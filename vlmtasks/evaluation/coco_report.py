@@ -29,8 +29,8 @@ def coco_report(
     for image_id, found in outcome.detections.items():
         image = dataset.images[image_id]
         things = [entry for entry in annotations[image_id] if entry.bbox_xywh is not None]
-        truths = [_truth(entry, dataset) for entry in things]
-        detected = _detected(found, dataset)
+        truths = [truth_thing(entry, dataset) for entry in things]
+        detected = found_things(found, dataset)
         pictures.append(
             Picture(
                 image.file_name,
@@ -47,13 +47,14 @@ def coco_report(
     return Report(title, outcome.scores, pictures, stamp, outcome.notes)
 
 
-def _truth(entry: Any, dataset: CocoDataset) -> Thing:
+def truth_thing(entry: Any, dataset: CocoDataset) -> Thing:
+    """An annotation that has a box."""
     x, y, width, height = entry.bbox_xywh
     label = dataset.categories[entry.category_id]
     return Thing(label, (x, y, x + width, y + height), is_crowd=entry.is_crowd)
 
 
-def _detected(found: Detections, dataset: CocoDataset) -> list[Thing]:
+def found_things(found: Detections, dataset: CocoDataset) -> list[Thing]:
     """Detections with the spelling of the data set; unknown labels as the model wrote them."""
     things = []
     for one in found:

@@ -98,7 +98,7 @@ def protocol(task: Task, classes: Classes, prompts: Prompts) -> dict[str, Any]:
         "classes": f"{classes} ({asked})",
         "prompts": "one for each class" if prompts == "each" else "one for all classes",
         "score": SCORE,
-        "decoding": "greedy",
+        "decoding": "greedy, kept to boxes of the classes that were asked",
     }
 
 
@@ -112,12 +112,13 @@ def ask(
     """The records of a batch: for each picture its answers, or the error that it could not be read.
 
     A record is {"file_name", "image_size", "answers": [{"labels": asked, **Detections.to_dict()},
-    …]}, without answers that are empty, or {"file_name", "error"}. options: see
-    `vlmtasks.batches.Options`.
+    …]}, without answers that are empty, or {"file_name", "error"}. Repetitions are kept, to be
+    counted later. options: see `vlmtasks.object_options.ObjectOptions`.
     """
     opened = [_open(item) for item in items]
     pictures = [picture for picture in opened if not isinstance(picture, str)]
-    encoded = iter(vlm.encode_image(pictures, **options) if pictures else ())
+    batch = {name: options[name] for name in options if name in ("batch_size", "on_error")}
+    encoded = iter(vlm.encode_image(pictures, **batch) if pictures else ())
     records: list[dict[str, Any]] = []
     readable: list[tuple[CocoItem, Any, dict[str, Any]]] = []
     for item, picture in zip(items, opened, strict=True):
@@ -133,7 +134,7 @@ def ask(
         asked = [entry for entry in readable if _is_asked(entry[0], labels, prompts)]
         if not asked:
             continue
-        answers = verb([picture for _, picture, _ in asked], labels, **options)
+        answers = verb([picture for _, picture, _ in asked], labels, unique=False, **options)
         for (_, _, record), answer in zip(asked, answers, strict=True):
             if answer.text:
                 record["answers"].append({"labels": list(labels), **answer.to_dict()})

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vlmtasks.errors import CheckpointError, InputError
 
@@ -69,18 +70,34 @@ def fit_calibration(scores: Sequence[float], right: Sequence[bool]) -> Calibrati
     y = np.array(right, float)
     if len(x) != len(y) or not 0 < y.sum() < len(y):
         raise InputError("a calibration needs scores of right and of wrong objects, one label each")
+    # Platt's targets: never quite 0 or 1, or scores that part right from wrong have no best fit
+    y = np.where(y > 0, (y.sum() + 1) / (y.sum() + 2), 1 / (len(y) - y.sum() + 2))
+    middle, width = x.mean(), max(float(x.std()), _TINY)
+    slope, offset = _logistic_regression((x - middle) / width, y)
+    if slope <= 0:
+        raise InputError("these scores are no higher for right objects; nothing can be calibrated")
+    return Calibration(width / slope, offset - slope * middle / width)
+
+
+def _logistic_regression(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    """Slope and offset of the largest likelihood, by Newton's method with halved steps."""
     design = np.stack([x, np.ones_like(x)], axis=1)
+
+    def loss(weights: NDArray[np.float64]) -> float:
+        margins = design @ weights
+        return float((np.logaddexp(0, margins) - y * margins).sum())
+
     weights = np.zeros(2)
     for _ in range(_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(design @ weights, -60, 60)))
-        curvature = design.T @ (design * (p * (1 - p))[:, None]) + 1e-6 * np.eye(2)
+        p = 0.5 + 0.5 * np.tanh(0.5 * (design @ weights))
+        curvature = design.T @ (design * (p * (1 - p))[:, None]) + _TINY * np.eye(2)
         step = np.linalg.solve(curvature, design.T @ (y - p))
-        weights += np.clip(step, -2, 2)
-        if np.abs(step).max() < 1e-9:
+        while loss(weights + step) > loss(weights) and np.abs(step).max() > _TINY:
+            step /= 2
+        weights += step
+        if np.abs(step).max() < _TINY:
             break
-    if weights[0] <= 0:
-        raise InputError("these scores are no higher for right objects; nothing can be calibrated")
-    return Calibration(1 / float(weights[0]), float(weights[1]))
+    return float(weights[0]), float(weights[1])
 
 
 def _logit(score: float) -> float:
