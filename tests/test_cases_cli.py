@@ -425,3 +425,15 @@ def test_pictures_that_are_none(here: Path, run: Any, name: str, reason: str) ->
     bad, good = (json.loads(line) for line in out.splitlines())
     assert reason in bad["error"]
     assert good["text"] == "a cat"
+
+
+@pytest.mark.parametrize("head", ['{"protocol": 5}', '{"protocol": null}', '{"protocol": []}'])
+def test_predictions_with_a_foreign_protocol_are_refused(here: Path, run: Any, head: str) -> None:
+    truth = {"images": [{"id": 1, "file_name": "good.png", "width": 640, "height": 480}]}
+    truth |= {"annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+    (here / "g.json").write_text(json.dumps(truth))
+    (here / "p.jsonl").write_text(f'{{"run": {head}}}\n')
+    arguments = ["--annotations", "g.json", "--predictions", "p.jsonl", "--out", "out"]
+    status, out, err = run("", "eval", "coco", *arguments)
+    assert (status, out) == (2, "")
+    assert "the protocol of the predictions is" in err

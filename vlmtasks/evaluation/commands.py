@@ -22,7 +22,7 @@ from vlmtasks.datasets.detection_jsonl import read_detection_jsonl
 from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.json_files import write_json
 from vlmtasks.datasets.paths import find_pictures
-from vlmtasks.errors import InputError
+from vlmtasks.errors import DatasetError, InputError
 from vlmtasks.evaluation import coco_task, oracle, text_items, text_task
 from vlmtasks.evaluation.coco_ap import CocoScores, coco_scores
 from vlmtasks.evaluation.coco_report import coco_report
@@ -95,7 +95,7 @@ def evaluate_coco(common: Common, options: CocoOptions) -> int:
         deduplicate=options.deduplicate,
         backend=options.backend,
     )
-    stamp = make_stamp(common.command, {**head.get("protocol", {}), **_scoring(options)}, head)
+    stamp = make_stamp(common.command, {**_protocol(head), **_scoring(options)}, head)
     common.out.mkdir(parents=True, exist_ok=True)
     write_results(common.out / "results.json", outcome.results)
     counts = {"pictures": len(records[: common.limit]), "failed": len(outcome.failed)}
@@ -168,11 +168,11 @@ def evaluate_text(common: Common, options: TextOptions) -> int:
     else:
         head, records = _run_text(common, options, items, paths)
     records = records[: len(items)]
-    figures = _score_text(options, head.get("protocol", {}), items, records, paths)
+    figures = _score_text(options, _protocol(head), items, records, paths)
     failed = [record for record in records if "error" in record]
     notes = [f"{len(failed)} pictures could not be read: {failed[0]['error']}"] if failed else []
     common.out.mkdir(parents=True, exist_ok=True)
-    protocol = {**head.get("protocol", {}), "metric": _metric(options)}
+    protocol = {**_protocol(head), "metric": _metric(options)}
     stamp = make_stamp(common.command, protocol, head)
     counts = {"questions": len(records), "failed": len(failed)}
     report = {"scores": figures, "counts": counts, "notes": notes, "stamp": stamp}
@@ -375,6 +375,16 @@ _TASK_OF = {
     "refcoco": "segment",
 }
 _DEFAULT_SCALE = {"captions": 1024, "vqa": 1024, "ocr": 1024, "spotting": 1024, "refcoco": 1023}
+
+
+def _protocol(head: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the predictions were made; {} where their file does not say."""
+    found = head.get("protocol", {})
+    if not isinstance(found, Mapping):
+        raise DatasetError(
+            f"the protocol of the predictions is {found!r:.80}; it must be an object"
+        )
+    return found
 
 
 # --- telling -------------------------------------------------------------------------------------
