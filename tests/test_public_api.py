@@ -13,7 +13,7 @@ import vlmtasks
 ROOT = Path(__file__).resolve().parent.parent
 
 NAMES = """
-VLM Detections Generation ParsedObject
+VLM Detection Detections Generation ParsedObject
 answer caption caption_box detect encode_image errors load ocr parse_objects question segment
 """.split()
 

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
         segment,
     )
     from vlmtasks.generation import Generation
-    from vlmtasks.results import Detections
+    from vlmtasks.results import Detection, Detections
     from vlmtasks.tokens import ParsedObject, parse_objects
 
 __version__ = "0.1.0"
 
 __all__ = [
     "VLM",
+    "Detection",
     "Detections",
     "Generation",
     "ParsedObject",
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Detection": "vlmtasks.results",
     "Detections": "vlmtasks.results",
     "Generation": "vlmtasks.generation",
     "ParsedObject": "vlmtasks.tokens",
