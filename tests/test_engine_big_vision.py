@@ -136,6 +136,13 @@ def test_damaged_file(tmp_path, content):
         Engine.load(tmp_path)
 
 
+def test_archive_that_unpacks_to_far_more(tmp_path, arrays):
+    bomb = {name: np.zeros((99, *array.shape), np.float32) for name, array in arrays.items()}
+    np.savez_compressed(tmp_path / "checkpoint.npz", **bomb)
+    with pytest.raises(CheckpointError, match="would unpack to"):
+        Engine.load(tmp_path)
+
+
 @pytest.mark.parametrize("cut", [0.3, 0.7, 0.99])
 def test_truncated_file(tmp_path, arrays, cut):
     path = save(tmp_path, arrays) / "checkpoint.npz"

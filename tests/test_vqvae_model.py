@@ -224,6 +224,13 @@ def test_unreadable_file_is_an_error_that_names_it(tmp_path, name, content):
         MaskCodec.load(tmp_path / name)
 
 
+def test_archive_that_unpacks_to_far_more_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("vqvae.weights._MAX_BYTES", 1000)
+    np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(1000, np.uint8))
+    with pytest.raises(CodecWeightsInvalid, match="would unpack to 1128 bytes"):
+        MaskCodec.load(tmp_path / "bomb.npz")
+
+
 def test_pickled_arrays_inside_npz_are_refused(tmp_path):
     np.savez(tmp_path / "objects.npz", **{"decoder.0.bias": np.array([{}, []], dtype=object)})
     with pytest.raises(CodecWeightsInvalid, match="allow_pickle"):

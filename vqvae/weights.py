@@ -12,6 +12,8 @@ from torch import Tensor
 from vqvae.errors import CodecWeightsInvalid, CodecWeightsMissing
 from vqvae.model import MaskVQVAE
 
+_MAX_BYTES = 1 << 28  # the published weights have less than 5 MB
+
 # moving averages that the published training code keeps beside the codebook
 _TRAINING_ONLY = frozenset({"_vq_vae._ema_cluster_size", "_vq_vae._ema_w"})
 
@@ -72,6 +74,9 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     try:
         # opened here, because numpy leaves the file open when it is no whole zip archive
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            size = sum(member.file_size for member in arrays.zip.infolist())
+            if size > _MAX_BYTES:
+                raise ValueError(f"it would unpack to {size} bytes")
             return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
     except Exception as error:  # each part of an archive fails in its own way when damaged
         raise CodecWeightsInvalid(f"{path} is no npz file of plain numbers: {error}") from error

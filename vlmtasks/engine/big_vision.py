@@ -20,6 +20,8 @@ from vlmtasks.engine.config import (
 )
 from vlmtasks.errors import CheckpointError
 
+MAX_COMPRESSION = 20  # of an archive; weights hardly shrink at all
+
 Split = Callable[[Tensor], tuple[Tensor, ...]]
 
 
@@ -137,6 +139,9 @@ def read_npz(path: Path) -> tuple[PaliGemmaConfig, dict[str, Tensor]]:
     """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            size = sum(member.file_size for member in file.zip.infolist())
+            if size > MAX_COMPRESSION * path.stat().st_size:
+                raise CheckpointError(f"{path} would unpack to {size} bytes; weights never do")
             keys = {key.removeprefix("params/"): key for key in file.files}
             table = TABLE | (GEMMA2_TABLE if _is_gemma2(keys) else GEMMA1_TABLE)
             _check_keys(path, keys.keys(), table.keys())
