@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -97,8 +98,6 @@ def test_F07_crowds_are_no_targets() -> None:
 def test_F07_run_lengths_of_single_objects_are_used() -> None:
     class Recorder:
         def encode(self, masks: Any) -> Any:
-            import numpy as np
-
             assert masks.shape == (1, 64, 64)
             assert masks.min() == masks.max() == 1.0
             return np.arange(16)[None]
@@ -122,6 +121,12 @@ def test_F09_loss_mask_end_and_token_types() -> None:
         for key in range(12):
             prefix, answer = key < 6, 6 <= query < 10 and 6 <= key <= query
             assert sees[query][key] == (query < 10 and (prefix or answer))
+
+
+def test_F09_ids_may_be_arrays() -> None:
+    row = training_row(np.array([50, 2, 108]), np.array([11]), eos_id=1)
+    assert row.input_ids == [50, 2, 108, 11, 1]
+    assert {type(one) for one in row.input_ids} == {int}
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def training_row(
     which is put behind it; may be empty, then only <eos> is learnt.
     InputError: an empty prefix, an <eos> inside, or more tokens than `pad_to`.
     """
+    prefix_ids, suffix_ids = ([int(one) for one in ids] for ids in (prefix_ids, suffix_ids))
     if not prefix_ids:
         raise InputError("prefix_ids is empty; it holds image tokens, <bos>, prompt and newline")
     if eos_id in prefix_ids or eos_id in suffix_ids:
