@@ -16,7 +16,7 @@ from vlmtasks.demo.dense import (
     spread_cross_entropy,
 )
 from vlmtasks.demo.evaluate import classes_named
-from vlmtasks.demo.network import build_model, whiten_patches
+from vlmtasks.demo.network import build_model, start_pointing, whiten_patches
 from vlmtasks.demo.objectives import packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
 
@@ -135,6 +135,23 @@ def test_the_official_loss_is_that_of_the_network(model, vocabulary):
         wanted = torch.nn.functional.cross_entropy(logits[0, 102:104], torch.tensor([200, 1]))
         given = prefix_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"]
     assert given.item() == pytest.approx(wanted.item(), abs=1e-5)
+
+
+def test_image_tokens_start_without_looking_at_prompts(vocabulary):
+    """So the full prefix mask gives what the packed prompts were trained with."""
+    model = build_model(vocabulary.size, vocabulary.loc_start, seed=1)
+    pictures = np.random.default_rng(0).integers(0, 256, (8, 160, 160, 3), dtype=np.uint8)
+    center = torch.randn(256, generator=torch.Generator().manual_seed(0))
+    start_pointing(model, center, vocabulary.class_ids, vocabulary.class_of, pictures)
+    prompts = [[PromptIds((2, 100 + n, vocabulary.newline), (200, 300, 1), "a")] for n in range(8)]
+    pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+    with torch.no_grad():
+        image_tokens = model.encode_image(pixels)
+        packed, official = (
+            loss(model, image_tokens, prompts, vocabulary, 0.0)["text"]
+            for loss in (packed_loss, prefix_loss)
+        )
+    assert official.item() == pytest.approx(packed.item(), abs=0.01)
 
 
 @pytest.mark.parametrize(

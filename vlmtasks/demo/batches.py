@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -22,6 +22,8 @@ from vlmtasks.demo.dense import (
 )
 from vlmtasks.demo.lettering import DIGITS, LETTERS
 from vlmtasks.demo.network import GRID, IMAGE_SIZE, PATCH_SIZE
+from vlmtasks.demo.objectives import PACKED_TOKENS
+from vlmtasks.demo.pointers import points_of_lettering, points_of_objects, points_of_words
 from vlmtasks.demo.prompts import Example, make_prompts
 from vlmtasks.demo.scenes import Scene, make_scene
 from vlmtasks.demo.tokenizer import build_tokenizer
@@ -32,7 +34,6 @@ from vqvae import MaskCodec
 ALPHABET = LETTERS + DIGITS
 AHEAD = 6  # batches drawn in advance
 PHOTO_SHARE = 0.2
-MOST_TOKENS = 160  # of all prompts and answers about one picture
 
 
 @dataclass
@@ -50,14 +51,14 @@ class Batch:
 
 def batches(
     vocabulary: DemoVocabulary, seed: int, batch_size: int, prompts: int,
-    *, first: int = 0, photos: Path | None = None,
+    *, first: int = 0, photos: Path | None = None, bfloat16: bool = False,
 ) -> Iterator[Batch]:  # fmt: skip
     """Endless batches from number `first` on; batch n depends on n and the arguments only."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue(AHEAD)
     worker = context.Process(
         target=_fill,
-        args=(queue, vocabulary, seed, batch_size, prompts, first, photos),
+        args=(queue, vocabulary, seed, batch_size, prompts, first, photos, bfloat16),
         daemon=True,
     )
     worker.start()
@@ -74,15 +75,16 @@ def sample_pictures(seed: int, count: int) -> np.ndarray:
     return np.stack([make_scene(rng, "train", crowded=True).picture for _ in range(count)])
 
 
-def _fill(queue, vocabulary, seed, batch_size, prompts, first, photos) -> None:
+def _fill(queue, vocabulary, seed, batch_size, prompts, first, photos, bfloat16) -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     parent = os.getppid()
     maker = BatchMaker(vocabulary, photos)
     number = first
-    while os.getppid() == parent:
-        queue.put(maker.make(seed, number, batch_size, prompts))
-        number += 1
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        while os.getppid() == parent:
+            queue.put(maker.make(seed, number, batch_size, prompts))
+            number += 1
 
 
 class BatchMaker:
@@ -99,7 +101,7 @@ class BatchMaker:
             self.photos = Photographs(photos)
 
     def make(self, seed: int, number: int, batch_size: int, prompts: int) -> Batch:
-        pictures, dense, texts = [], [], []
+        rngs, scenes, dense, texts = [], [], [], []
         for index in range(number * batch_size, (number + 1) * batch_size):
             rng = np.random.default_rng((seed, 10, index))
             if self.photos is not None and rng.random() < PHOTO_SHARE:
@@ -108,16 +110,24 @@ class BatchMaker:
                 # without prompts only the tower learns, the more the fuller a picture is
                 crowded = not prompts and rng.random() < 0.75
                 scene = make_scene(rng, "train", crowded=crowded)
-            targets, codes = self.targets(scene)
-            pictures.append(scene.picture)
-            dense.append(targets)
+            scenes.append(scene)
+            rngs.append(rng)
+            dense.append(self._targets(scene))
+        # One call of the codec for all masks: it is a quarter of the work otherwise.
+        crops = np.concatenate([crops for _, crops in dense])
+        ends = np.cumsum([len(crops) for _, crops in dense])
+        codes = np.split(self.codec.encode(crops), ends[:-1])
+        targets = [
+            replace(target, codes=own) for (target, _), own in zip(dense, codes, strict=True)
+        ]
+        for scene, rng, own in zip(scenes, rngs, targets, strict=True):
             examples = make_prompts(scene, rng, prompts) if prompts else []
-            ids = [self._prompt_ids(example, scene, codes) for example in examples]
+            ids = [self._prompt_ids(example, scene, own) for example in examples]
             texts.append(_within_budget(ids))
-        return Batch(np.stack(pictures), dense, texts)
+        return Batch(np.stack([scene.picture for scene in scenes]), targets, texts)
 
-    def targets(self, scene: Scene) -> tuple[DenseTargets, np.ndarray]:
-        """Dense targets of a scene, and the mask codes (O, 16) of its objects."""
+    def _targets(self, scene: Scene) -> tuple[DenseTargets, np.ndarray]:
+        """Dense targets of a scene, still without codes, and masks (O, 64, 64) to encode."""
         objects = scene.objects
         masks = np.array([item.mask for item in objects]).reshape(-1, IMAGE_SIZE, IMAGE_SIZE)
         patch_object, centers = assign_patches(masks)
@@ -126,7 +136,6 @@ class BatchMaker:
         crops = np.array(
             [crop_to_bins(mask, LOC_CHOICES[c]) for mask, c in zip(masks, choices, strict=True)]
         ).reshape(-1, 64, 64)
-        codes = self.codec.encode(crops)
         small = crops.reshape(-1, MASK_SIDE, 64 // MASK_SIDE, MASK_SIDE, 64 // MASK_SIDE)
         targets = DenseTargets(
             patch_object=patch_object,
@@ -136,40 +145,51 @@ class BatchMaker:
                 [COLORS.index(item.color) if item.color else -100 for item in objects], np.int64
             ),
             loc_choices=choices,
-            codes=codes,
+            codes=np.zeros((len(objects), 16), np.int64),
             masks=small.mean((2, 4)).astype(np.float32),
             chars=_patch_chars(scene),
         )
-        return targets, codes
+        return targets, crops
 
-    def _prompt_ids(self, example: Example, scene: Scene, codes: np.ndarray) -> PromptIds:
+    def _prompt_ids(self, example: Example, scene: Scene, dense: DenseTargets) -> PromptIds:
         """Answers name the taught bins and the codes of the mask within them."""
         text = example.text
+        order: list[int] = []
         if example.targets:
             size_wh = (IMAGE_SIZE, IMAGE_SIZE)
             row_of = {
                 (item.label, encode_box(item.box_xyxy, size_wh)): row
-                for item, row in zip(scene.objects, codes.tolist(), strict=True)
+                for row, item in enumerate(scene.objects)
             }
+            order = [row_of[target.label, target.loc_yxyx] for target in example.targets]
             text = format_objects(
                 format_object(
                     tuple(LOC_CHOICES[snap_loc(target.loc_yxyx)].tolist()),
                     target.label,
-                    None if target.mask is None else row_of[target.label, target.loc_yxyx],
+                    None if target.mask is None else dense.codes[row].tolist(),
                 )
-                for target in example.targets
+                for target, row in zip(example.targets, order, strict=True)
             )
         prefix = (BOS_ID, *self._encode(example.prefix), self.vocabulary.newline)
-        return PromptIds(prefix, (*self._encode(text), EOS_ID), example.task)
+        suffix = (*self._encode(text), EOS_ID)
+        if order:
+            points = points_of_objects(suffix, order, dense, self.vocabulary)
+        elif example.task == "ocr":
+            points = points_of_lettering(suffix, scene, self.vocabulary)
+        elif example.task in ("question", "caption_box"):
+            points = ((),) * len(suffix)
+        else:
+            points = points_of_words(prefix, suffix, dense, self.vocabulary)
+        return PromptIds(prefix, suffix, example.task, points)
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def _within_budget(prompts: list[PromptIds]) -> list[PromptIds]:
-    """The first prompts of at most MOST_TOKENS tokens: a few long ones would pad all others."""
+    """The first prompts of at most PACKED_TOKENS tokens: a few long ones would pad all others."""
     ends = np.cumsum([len(prompt.prefix) + len(prompt.suffix) for prompt in prompts])
-    return prompts[: max(1, int((ends <= MOST_TOKENS).sum()))]
+    return prompts[: max(1, int((ends <= PACKED_TOKENS).sum()))]
 
 
 def crop_to_bins(mask: np.ndarray, loc_yxyx: np.ndarray) -> np.ndarray:

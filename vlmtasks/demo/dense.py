@@ -23,6 +23,7 @@ LOC_CHOICES = np.minimum(np.arange(0, 1024 + SNAP, SNAP), 1023)  # 129 taught bi
 COVERED, TOUCHED = 0.12, 0.02  # share of a patch that shows an object for sure; at all
 MASK_SIDE = 16
 CHARS_PER_PATCH = 2
+MOST_MASKS = 320  # patches of a batch asked for mask and codes, the dearest questions
 
 
 def snap_loc(loc: ArrayLike) -> np.ndarray:
@@ -126,7 +127,7 @@ class DenseHeads(nn.Module):
         self, image_tokens: Tensor, embeddings: Tensor, targets: list[DenseTargets], spread: float
     ) -> dict[str, Tensor]:
         """image_tokens: (B, S, D); embeddings: (V, D) of the decoder; spread: of the loc labels."""
-        h = F.rms_norm(image_tokens, image_tokens.shape[-1:])
+        h = F.rms_norm(image_tokens.float(), image_tokens.shape[-1:])
         object_of = torch.from_numpy(np.stack([t.patch_object for t in targets]))  # (B, S)
         losses = {"class": self._class(h, embeddings, object_of, targets)}
         losses["center"] = self._center(h, targets)
@@ -152,7 +153,9 @@ class DenseHeads(nn.Module):
                     object_of[row] >= 0, labels[object_of[row].clamp(min=0)], wanted[row]
                 )
         wanted[object_of == -100] = -100
-        loss = F.cross_entropy((h @ words.T).flatten(0, 1), wanted.flatten(), reduction="none")
+        loss = F.cross_entropy(
+            (h @ words.T).float().flatten(0, 1), wanted.flatten(), reduction="none"
+        )
         weight = torch.where(object_of.flatten() >= 0, 1.0, 0.3)  # background is most of a picture
         return (loss * weight).sum() / weight.sum()
 
@@ -161,7 +164,9 @@ class DenseHeads(nn.Module):
         for row, target in enumerate(targets):
             wanted[row, torch.from_numpy(target.centers)] = 1.0
         weight = torch.tensor(5.0)
-        return F.binary_cross_entropy_with_logits(self.center(h)[..., 0], wanted, pos_weight=weight)
+        return F.binary_cross_entropy_with_logits(
+            self.center(h)[..., 0].float(), wanted, pos_weight=weight
+        )
 
     def _char(self, h: Tensor, E: Tensor, targets: list[DenseTargets]) -> Tensor:
         wanted = torch.from_numpy(np.stack([t.chars for t in targets]))  # (B, S, 2)
@@ -170,7 +175,9 @@ class DenseHeads(nn.Module):
         words = torch.cat((E[self.char_ids], self.no_char))
         asked = self.chars(h[rows]).unflatten(-1, (CHARS_PER_PATCH, -1))
         wanted = torch.where(wanted[rows] < 0, len(self.char_ids), wanted[rows])
-        loss = F.cross_entropy((asked @ words.T).flatten(0, 2), wanted.flatten(), reduction="none")
+        loss = F.cross_entropy(
+            (asked @ words.T).float().flatten(0, 2), wanted.flatten(), reduction="none"
+        )
         weight = torch.where(wanted.flatten() == len(self.char_ids), 0.1, 1.0)
         return (loss * weight).sum() / weight.sum()
 
@@ -180,28 +187,31 @@ class DenseHeads(nn.Module):
         edges = self.edges(h).unflatten(-1, (4, -1))  # (N, 4, D)
         wanted = _joined(targets, "loc_choices")[of]
         losses = {"edge": spread_cross_entropy(edges @ E[self.loc_ids].T, wanted, spread)}
+        color_wanted = _joined(targets, "colors")[of]
+        if (color_wanted >= 0).any():
+            losses["color"] = F.cross_entropy(
+                (self.color(h) @ E[self.color_ids].T).float(), color_wanted, ignore_index=-100
+            )
+        some = torch.randperm(len(h))[:MOST_MASKS]
+        h, of = h[some], of[some]
         mask_wanted = _joined(targets, "masks")[of].flatten(1)
-        losses["mask"] = F.binary_cross_entropy_with_logits(self.mask(h), mask_wanted)
+        losses["mask"] = F.binary_cross_entropy_with_logits(self.mask(h).float(), mask_wanted)
         queries = self.codes(h).unflatten(-1, (16, 64))
         logits = queries @ self.code_keys(E[self.seg_ids]).T  # (N, 16, 128)
         codes = _joined(targets, "codes")[of]
-        if (codes >= 0).any():
-            losses["code"] = F.cross_entropy(logits.flatten(0, 1), codes.flatten())
-        colors = _joined(targets, "colors")[of]
-        if (colors >= 0).any():
-            losses["color"] = F.cross_entropy(
-                self.color(h) @ E[self.color_ids].T, colors, ignore_index=-100
-            )
+        losses["code"] = F.cross_entropy(logits.float().flatten(0, 1), codes.flatten())
         return losses
 
 
 def spread_cross_entropy(logits: Tensor, wanted: Tensor, spread: float) -> Tensor:
     """Cross-entropy (…, C) against a bell of `spread` steps around wanted (…); 0 is one-hot."""
+    logits = logits.float()
     if spread <= 0:
         return F.cross_entropy(logits.flatten(0, -2), wanted.flatten())
     steps = torch.arange(logits.shape[-1])
-    bell = torch.exp(-0.5 * ((steps - wanted[..., None]) / spread) ** 2)
-    return -(bell / bell.sum(-1, keepdim=True) * logits.log_softmax(-1)).sum(-1).mean()
+    bells = torch.exp(-0.5 * ((steps - steps[:, None]) / spread) ** 2)
+    bells = bells / bells.sum(-1, keepdim=True)
+    return F.cross_entropy(logits.flatten(0, -2), bells[wanted].flatten(0, -2))
 
 
 def _joined(targets: list[DenseTargets], field: str) -> Tensor:

@@ -6,13 +6,15 @@ Protocol. Every scene is asked for each class that it shows, one class a prompt 
 and masks are scored with COCO's AP. Besides, two classes that it does not show must be answered
 empty, one class that it shows and one that it does not are asked with yes or no, colours are asked
 where one object of a class has a certain one, counts of every shown class and of one that is not
-shown. Decoding is plain greedy with default settings.
+shown. Everything is asked with default settings; answers are counted as well-formed without the
+grammar ("well_formed": plain greedy, `constrain=False`).
 """
 
 import argparse
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -46,9 +48,13 @@ def evaluate_scenes(vlm: VLM, scenes: Sequence[Scene], seed: int) -> dict[str, f
     figures = _box_figures(scenes, found, "bbox") | _box_figures(scenes, masked, "segm")
     figures["matched_mask_iou"] = _matched_iou(scenes, masked)
     figures["nothing_there"] = mean(len(answer) == 0 for answer in empty.values())
-    everything = [*found.values(), *masked.values(), *empty.values()]
+    plain = [
+        answer
+        for verb, pairs in ((vlm.detect, [*found, *empty]), (vlm.segment, list(found)))
+        for answer in ask.by_word(partial(verb, constrain=False), pairs).values()
+    ]
     figures["well_formed"] = mean(
-        not answer.dropped and answer.finish_reason == "stop" for answer in everything
+        not answer.dropped and answer.finish_reason == "stop" for answer in plain
     )
     return figures | _text_figures(ask, scenes, shown, absent)
 

@@ -6,12 +6,16 @@ Letters: B pictures, S image tokens, R prompts of one picture, L tokens, D width
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vlmtasks.demo.dense import LOC_CHOICES
 from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
+from vlmtasks.engine.gemma import DecoderLayer, rope_tables, rotate
 from vlmtasks.engine.paligemma import PaliGemma, prefix_mask
 
 SEG_WEIGHT = 0.35  # sixteen codes a mask would drown the rest
+PACKED_TOKENS = 160  # of all prompts and answers about one picture
+POINTING = ((2, 0), (2, 1), (3, 0))  # (layer, head) whose attention is taught where to look
 REACH = 4  # location labels spread over this many taught bins to each side
 
 
@@ -28,10 +32,12 @@ def packed_loss(
     """
     S = image_tokens.shape[1]
     longest = max(sum(len(p.prefix) + len(p.suffix) for p in row) for row in prompts)
+    longest = max(longest, PACKED_TOKENS)  # one shape, so that compiled layers serve all batches
     shape = (len(prompts), longest)
     ids, owner = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
     is_prefix, positions = np.zeros(shape, bool), np.zeros(shape, np.int64)
     wanted = np.full(shape, -100, np.int64)
+    looks = np.zeros((*shape, S), bool)
     for b, row in enumerate(prompts):
         start = 0
         for number, prompt in enumerate(row):
@@ -42,6 +48,8 @@ def packed_loss(
             is_prefix[b, start : start + len(prompt.prefix)] = True
             last = start + len(prompt.prefix) - 1
             wanted[b, last : last + len(prompt.suffix)] = prompt.suffix
+            for offset, patches in enumerate(prompt.points):
+                looks[b, last + offset, list(patches)] = True
             start += len(both)
     owner_t, prefix_t = torch.from_numpy(owner), torch.from_numpy(is_prefix)
     mask = torch.zeros(shape[0], S + longest, S + longest, dtype=torch.bool)
@@ -52,8 +60,9 @@ def packed_loss(
     x = torch.cat((image_tokens, model.language_model.embed(torch.from_numpy(ids))), 1)
     image_positions = np.broadcast_to(np.arange(S), (shape[0], S))
     where = torch.from_numpy(np.concatenate((image_positions, positions), 1))
-    hidden = model.language_model(x, where, mask[:, None])[:, S:]
-    return token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+    hidden, point = _run(model, x, where, mask[:, None], torch.from_numpy(looks))
+    losses = token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+    return losses | {"point": point}
 
 
 def prefix_loss(
@@ -72,18 +81,63 @@ def prefix_loss(
     is_prefix = np.zeros((len(flat), S + longest), bool)
     valid = np.zeros((len(flat), S + longest), bool)
     wanted = np.full((len(flat), longest), -100, np.int64)
+    looks = np.zeros((len(flat), longest, S), bool)
     for r, prompt in enumerate(flat):
         both = prompt.prefix + prompt.suffix
         ids[r, : len(both)] = both
         is_prefix[r, : S + len(prompt.prefix)] = True
         valid[r, : S + len(both)] = True
-        wanted[r, len(prompt.prefix) - 1 : len(both) - 1] = prompt.suffix
+        last = len(prompt.prefix) - 1
+        wanted[r, last : len(both) - 1] = prompt.suffix
+        for offset, patches in enumerate(prompt.points):
+            looks[r, last + offset, list(patches)] = True
     mask = prefix_mask(torch.from_numpy(is_prefix), torch.from_numpy(valid))
     text = model.language_model.embed(torch.from_numpy(ids))
     x = torch.cat((image_tokens[rows], text), 1)
     positions = torch.arange(S + longest).expand(len(flat), -1)
-    hidden = model.language_model(x, positions, mask[:, None])[:, S:]
-    return token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+    hidden, point = _run(model, x, positions, mask[:, None], torch.from_numpy(looks))
+    losses = token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+    return losses | {"point": point}
+
+
+def _run(
+    model: PaliGemma, x: Tensor, positions: Tensor, mask: Tensor, looks: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Hidden states (B, L, D) of the text, and how far its attention is from where it should look.
+
+    x: (B, S + L, D), the image first; looks: (B, L, S) bool, the patches that a token is about.
+    """
+    S = looks.shape[2]
+    decoder = model.language_model
+    config = decoder.config
+    cos, sin = rope_tables(positions, config.head_dim, config.rope_theta)
+    asked = looks.any(2)
+    losses = []
+    for index, layer in enumerate(decoder.layers):
+        heads = [head for at, head in POINTING if at == index]
+        if heads and asked.any():
+            assert isinstance(layer, DecoderLayer)
+            losses += [_pointing_loss(layer, x, cos, sin, looks, asked, S, head) for head in heads]
+        x = layer(x, cos, sin, mask, None, None)
+    point = torch.stack(losses).mean() if losses else x.new_zeros(())
+    return decoder.norm(x)[:, S:], point
+
+
+def _pointing_loss(
+    layer: DecoderLayer, x: Tensor, cos: Tensor, sin: Tensor, looks: Tensor, asked: Tensor,
+    S: int, head: int,
+) -> Tensor:  # fmt: skip
+    """−log of the attention, within the image, that falls on the right patches."""
+    attention = layer.self_attn
+    rows = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
+    normed = layer.input_layernorm(x)
+    key = F.linear(normed[:, :S], attention.k_proj.weight[rows])[:, None]
+    query = F.linear(normed[:, S:], attention.q_proj.weight[rows])[:, None]
+    key = rotate(key, cos[:, :, :S], sin[:, :, :S])[:, 0]
+    query = rotate(query, cos[:, :, S:], sin[:, :, S:])[:, 0]
+    log_p = (attention.scale * query @ key.transpose(1, 2)).float().log_softmax(-1)  # (B, L, S)
+    on_target = log_p[asked].masked_fill(~looks[asked], -torch.inf)
+    return -on_target.logsumexp(-1).mean()
 
 
 def token_loss(
@@ -94,7 +148,7 @@ def token_loss(
     Returns "text" (the loss to minimise) and, for the log, its parts "loc", "seg", "word".
     """
     asked = wanted >= 0
-    wanted, log_p = wanted[asked], model.logits(hidden[asked]).log_softmax(-1)
+    wanted, log_p = wanted[asked], model.logits(hidden[asked]).float().log_softmax(-1)
     loss = -log_p.gather(1, wanted[:, None])[:, 0]
     is_loc = (wanted >= vocabulary.loc_start) & (wanted < vocabulary.loc_start + 1024)
     is_seg = (wanted >= vocabulary.seg_start) & (wanted < vocabulary.seg_start + 128)

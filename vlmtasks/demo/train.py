@@ -1,6 +1,6 @@
 """Trains the demo checkpoint on one CPU core, in three stages, and resumes where it stopped.
 
-    python -m vlmtasks.demo.train --out runs/demo [--photos ../shared/data] [--start-from FOLDER]
+    python -m vlmtasks.demo.train --out runs/demo [--photos ../shared/data] [--bfloat16]
 
 1. tower: dense questions to every image token (dense.py); the decoder does not run.
 2. decoder: several prompts of one picture packed behind its image tokens, which do not see them.
@@ -22,10 +22,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vlmtasks.demo.batches import Batch, batches, sample_pictures
 from vlmtasks.demo.dense import DenseHeads, keep_patches
-from vlmtasks.demo.network import build_model, start_pointing, whiten_patches
+from vlmtasks.demo.network import GRID, PATCH_SIZE, build_model, start_pointing, whiten_patches
 from vlmtasks.demo.objectives import packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary
 from vlmtasks.engine.checkpoints import load_checkpoint
@@ -37,11 +38,13 @@ WHITENING_PICTURES = 300
 POINTING_PICTURES = 40
 HABITS = tuple(
     f"language_model.layers.{layer}.self_attn.{part}_proj"
-    for layer in (0, 1, 2)
+    for layer in (0, 1)
     for part in ("q", "k")
 )
 HABIT_SHARE = 0.05
-KEPT_PATCHES = 56  # of 100, in the tower stage
+EMBEDDING_SHARE = 0.2  # of the rates after the tower stage, whose answers hang on the embeddings
+KEPT_PATCHES = 56  # of 100, in the tower stage; at its end all of them, as in use
+ALL_PATCHES_FROM = 0.85  # share of the tower stage
 DENSE_WEIGHTS = {
     "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
 }  # fmt: skip
@@ -59,22 +62,28 @@ class Stage:
     other_lr: float
     tower_share: float  # of the learning rates, for the tower and projector; 0 freezes them
     dense_share: float  # weight of the dense losses
+    point_share: float  # weight of the pointing loss
     spread: tuple[float, float]  # of the location labels, from … to, in taught bins
 
 
 STAGES = {
-    "tower": Stage("tower", 12000, 16, 0, 3e-3, 1.5e-3, 1.0, 1.0, (2.5, 0.7)),
-    "decoder": Stage("decoder", 4000, 12, 8, 3e-3, 1.5e-3, 0.0, 0.0, (1.5, 0.4)),
-    "official": Stage("official", 1200, 14, 2, 1.5e-3, 7e-4, 0.0, 0.0, (0.4, 0.0)),
+    "tower": Stage("tower", 12000, 32, 0, 3e-3, 1.5e-3, 1.0, 1.0, 0.0, (2.0, 0.5)),
+    "decoder": Stage("decoder", 8000, 12, 8, 3e-3, 1.5e-3, 0.15, 0.5, 0.3, (1.2, 0.3)),
+    "official": Stage("official", 3000, 14, 2, 1.5e-3, 7e-4, 0.1, 0.3, 0.1, (0.3, 0.0)),
 }
 
 
 class Trainer:
-    """Model, optimisers and position of a run; `state`/`restore` make it resumable."""
+    """Model, optimisers and position of a run; `state`/`restore` make it resumable.
 
-    def __init__(self, vocabulary: DemoVocabulary, seed: int) -> None:
+    bfloat16: matrix products and Muon's steps in it, several times as fast on CPUs with AMX and
+    slower on others; weights stay float32.
+    """
+
+    def __init__(self, vocabulary: DemoVocabulary, seed: int, bfloat16: bool = False) -> None:
         self.vocabulary = vocabulary
         self.seed = seed
+        self.bfloat16 = bfloat16
         torch.manual_seed(seed)
         self.model = build_model(vocabulary.size, vocabulary.loc_start, seed)
         whiten_patches(self.model, sample_pictures(seed, WHITENING_PICTURES))
@@ -86,6 +95,11 @@ class Trainer:
         self.step = 0
         self.optimizers: list[torch.optim.Optimizer] = []
 
+    def compile(self) -> None:
+        """Fuses the layers' small steps; a minute of g++ for a third of the time of each step."""
+        for layer in (*self.model.vision_tower.encoder.layers, *self.model.language_model.layers):
+            layer.compile(dynamic=False)
+
     def begin(self, stage: Stage) -> None:
         """Starts a stage with fresh optimisers."""
         if stage.name == "decoder":
@@ -93,20 +107,27 @@ class Trainer:
                 self.model,
                 self.heads.center.weight[0].detach(),
                 self.vocabulary.class_ids,
+                self.vocabulary.class_of,
                 sample_pictures(self.seed, POINTING_PICTURES),
             )
         self.stage, self.step = stage.name, 0
-        self.optimizers = optimizers(self.model, self.heads, stage)
+        self.optimizers = self._optimizers(stage)
+
+    def _optimizers(self, stage: Stage) -> list[torch.optim.Optimizer]:
+        dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+        return optimizers(self.model, self.heads, stage, dtype)
 
     def train_step(self, batch: Batch, stage: Stage) -> dict[str, float]:
         """One update; returns the losses."""
+        torch.manual_seed(self.seed * 1_000_003 + self.step)  # a resumed run draws the same
         progress = self.step / stage.steps
         rate = min(1.0, (self.step + 1) / 100) * min(1.0, (1.0 - progress) / 0.6)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * rate
         spread = stage.spread[0] + (stage.spread[1] - stage.spread[0]) * progress
-        losses = self._losses(batch, stage, spread)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+            losses = self._losses(batch, stage, spread)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         losses["total"].backward()
@@ -124,8 +145,9 @@ class Trainer:
                 image_tokens = self.model.encode_image(batch.pixels())
         else:
             rng = np.random.default_rng((self.seed, self.step))
-            kept, dense = keep_patches(dense, KEPT_PATCHES, rng)
-            image_tokens = encode_patches(self.model, batch.pixels(), torch.from_numpy(kept))
+            is_late = self.step >= ALL_PATCHES_FROM * stage.steps
+            kept, dense = keep_patches(dense, GRID**2 if is_late else KEPT_PATCHES, rng)
+            image_tokens = encode_patches(self.model, batch.pictures, kept)
         losses: dict[str, Tensor] = {}
         if stage.dense_share > 0:
             losses = self.heads.losses(image_tokens, embeddings, dense, spread)
@@ -136,7 +158,7 @@ class Trainer:
             objective = packed_loss if stage.name == "decoder" else prefix_loss
             text = objective(self.model, image_tokens, batch.prompts, self.vocabulary, spread)
             losses |= text
-            total = total + text["text"]
+            total = total + text["text"] + stage.point_share * text["point"]
         return losses | {"total": total}
 
     def state(self) -> dict:
@@ -153,7 +175,7 @@ class Trainer:
         self.heads.load_state_dict(state["heads"])
         self.stage, self.step = state["stage"], state["step"]
         if stage is not None:
-            self.optimizers = optimizers(self.model, self.heads, stage)
+            self.optimizers = self._optimizers(stage)
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 peaks = [group["peak"] for group in optimizer.param_groups]
                 optimizer.load_state_dict(saved)
@@ -161,17 +183,26 @@ class Trainer:
                     group["peak"] = peak  # the plan's, should it have changed
 
 
-def encode_patches(model: PaliGemma, pixels: Tensor, kept: Tensor) -> Tensor:
-    """Image tokens (B, K, D) of a tower that sees only the patches kept (B, K)."""
+def encode_patches(model: PaliGemma, pictures: np.ndarray, kept: np.ndarray) -> Tensor:
+    """Image tokens (B, K, D) of a tower that sees only the patches kept (B, K).
+
+    pictures: (B, P, P, 3) uint8. As `encode_image`, but with a product in place of the convolution.
+    """
     tower = model.vision_tower
-    x = tower.embeddings(pixels)
-    x = x.gather(1, kept[..., None].expand(-1, -1, x.shape[-1]))
+    embedding = tower.embeddings.patch_embedding
+    cells = pictures.reshape(len(pictures), GRID, PATCH_SIZE, GRID, PATCH_SIZE, 3)
+    cells = cells.transpose(0, 1, 3, 5, 2, 4).reshape(len(pictures), GRID**2, -1)
+    patches = torch.from_numpy(np.take_along_axis(cells, kept[..., None], 1))
+    x = F.linear(patches.float() / 127.5 - 1.0, embedding.weight.flatten(1), embedding.bias)
+    x = x + tower.embeddings.position_embedding.weight[torch.from_numpy(kept)]
     for layer in tower.encoder.layers:
         x = layer(x)
     return model.multi_modal_projector(tower.post_layernorm(x))
 
 
-def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.optim.Optimizer]:
+def optimizers(
+    model: PaliGemma, heads: nn.Module, stage: Stage, muon_dtype: torch.dtype
+) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of both transformers, Adam for the rest.
 
     Queries and keys that start with a habit learn slowly: Muon's steps are all of one size, and at
@@ -181,6 +212,7 @@ def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.o
     for name, parameter in model.named_parameters():
         share = 1.0 if name.startswith("language_model") else stage.tower_share
         share *= HABIT_SHARE if name.startswith(HABITS) else 1.0
+        share *= EMBEDDING_SHARE if stage.prompts and "embed_tokens" in name else 1.0
         is_matrix = parameter.ndim >= 2 and "embed" not in name
         groups.setdefault((is_matrix, share), []).append(parameter)
     groups.setdefault((False, 1.0), []).extend(heads.parameters())
@@ -188,7 +220,7 @@ def optimizers(model: PaliGemma, heads: nn.Module, stage: Stage) -> list[torch.o
     for (is_matrix, share), parameters in groups.items():
         peak = share * (stage.matrix_lr if is_matrix else stage.other_lr)
         if is_matrix:
-            optimizer: torch.optim.Optimizer = Muon(parameters, lr=peak)
+            optimizer: torch.optim.Optimizer = Muon(parameters, lr=peak, dtype=muon_dtype)
         else:
             optimizer = torch.optim.Adam(parameters, lr=peak, betas=(0.9, 0.98), fused=True)
         for group in optimizer.param_groups:
@@ -203,13 +235,17 @@ def run(
     seed: int,
     photos: Path | None,
     start_from: Path | None = None,
+    bfloat16: bool = False,
+    fuse: bool = False,
 ) -> None:
     """Runs the stages that are not finished yet, saving to `out` every few minutes.
 
     start_from: a checkpoint folder whose weights a new run begins with, instead of fresh ones.
     """
     out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(DemoVocabulary.build(), seed)
+    trainer = Trainer(DemoVocabulary.build(), seed, bfloat16)
+    if fuse:
+        trainer.compile()
     if start_from is not None:
         start = load_checkpoint(start_from, device=torch.device("cpu"), dtype=torch.float32)
         trainer.model.load_state_dict(start.network.state_dict())
@@ -230,7 +266,7 @@ def run(
 def _run_stage(trainer: Trainer, stage: Stage, out: Path, photos: Path | None) -> None:
     source: Iterator[Batch] = batches(
         trainer.vocabulary, trainer.seed + len(stage.name), stage.batch_size, stage.prompts,
-        first=trainer.step, photos=photos,
+        first=trainer.step, photos=photos, bfloat16=trainer.bfloat16,
     )  # fmt: skip
     started = last_saved = time.monotonic()
     first, sums = trainer.step, {}
@@ -269,6 +305,8 @@ def main() -> None:
     parser.add_argument("--start-from", type=Path, help="checkpoint folder to begin with")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bfloat16", action="store_true", help="faster on CPUs with AMX")
+    parser.add_argument("--compile", action="store_true", help="faster steps after some minutes")
     for name, stage in STAGES.items():
         parser.add_argument(f"--{name}-steps", type=int, default=stage.steps)
     options = parser.parse_args()
@@ -278,7 +316,10 @@ def main() -> None:
         for name, stage in STAGES.items()
     ]
     stages = [stage for stage in stages if stage.steps]
-    run(options.out, stages, options.seed, options.photos, options.start_from)
+    run(
+        options.out, stages, options.seed, options.photos, options.start_from,
+        bfloat16=options.bfloat16, fuse=options.compile,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vlmtasks.demo.classes import COLORS, LABELS
+from vlmtasks.demo.classes import COLORS, LABELS, plural
 from vlmtasks.demo.lettering import DIGITS, LETTERS
 from vlmtasks.demo.tokenizer import build_tokenizer
 
@@ -11,11 +11,15 @@ EOS_ID, BOS_ID = 1, 2
 
 @dataclass(frozen=True)
 class PromptIds:
-    """One prompt with its answer: prefix is bos … newline, suffix is answer and eos."""
+    """One prompt with its answer: prefix is bos … newline, suffix is answer and eos.
+
+    points: the patches that each token of the suffix is about (see pointers.py), empty for none.
+    """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     task: str
+    points: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass
@@ -23,7 +27,8 @@ class DemoVocabulary:
     """size: rows of the embedding table; loc_start, seg_start: ids of `<loc0000>`, `<seg000>`.
 
     class_ids, color_ids: the tokens with a leading blank, as answers use them; char_ids: capitals
-    and digits.
+    and digits. class_of: class index of every token that names one, plurals included; char_index:
+    place in char_ids; joints: what stands between two phrases of a caption.
     """
 
     size: int
@@ -33,6 +38,9 @@ class DemoVocabulary:
     class_ids: list[int]
     color_ids: list[int]
     char_ids: list[int]
+    class_of: dict[int, int]
+    char_index: dict[int, int]
+    joints: frozenset[int]
 
     @classmethod
     def build(cls) -> "DemoVocabulary":
@@ -43,6 +51,13 @@ class DemoVocabulary:
             assert number is not None, token
             return number
 
+        forms = [
+            (form, index)
+            for index, label in enumerate(LABELS)
+            for word in (label, plural(label))
+            for form in (word, "▁" + word)
+        ]
+        char_ids = [id_of(char) for char in LETTERS + DIGITS]
         return cls(
             size=tokenizer.get_vocab_size(),
             loc_start=id_of("<loc0000>"),
@@ -50,5 +65,8 @@ class DemoVocabulary:
             newline=id_of("\n"),
             class_ids=[id_of("▁" + label) for label in LABELS],
             color_ids=[id_of("▁" + color) for color in COLORS],
-            char_ids=[id_of(char) for char in LETTERS + DIGITS],
+            char_ids=char_ids,
+            class_of={id_of(form): index for form, index in forms},
+            char_index={token: index for index, token in enumerate(char_ids)},
+            joints=frozenset(map(id_of, (",", "▁and"))),
         )
