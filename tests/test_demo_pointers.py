@@ -30,6 +30,7 @@ def targets() -> DenseTargets:
         patch_object, np.array([0, 22, 33]), np.array([CAT, DOG, CAT]), np.full(3, -100),
         np.array([[0, 0, 13, 26], [26, 26, 38, 38], [38, 38, 64, 64]]),
         np.zeros((3, 16), int), np.zeros((3, 16, 16), np.float32), np.full((100, 2), -1),
+        np.full((100, 2), -1), np.ones(3, int), np.zeros(3, int),
     )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def test_records_look_at_their_objects_in_order(vocabulary, targets):
 def test_codes_look_at_their_cells(vocabulary, targets):
     text = "<loc0304><loc0304><loc0512><loc0512>" + "<seg001>" * 16 + " cat"
     points = points_of_objects(ids(text), [2], targets, vocabulary)
-    # the box reaches from 2.97 to 5.0 patches; the first cell's middle is at 3.22, the last's at 4.7
+    # the box is from 2.97 to 5.0 patches; the first cell's middle is at 3.22, the last's at 4.7
     assert points[4] == (22, 23, 32, 33)
     assert points[4 + 15] == (44,)
 

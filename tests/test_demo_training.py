@@ -61,6 +61,7 @@ def test_kept_patches_hold_all_objects_and_their_centers():
     target = DenseTargets(
         patch_object, np.array([45]), np.array([3]), np.array([-100]), np.zeros((1, 4), int),
         np.zeros((1, 16), int), np.zeros((1, 16, 16), np.float32), np.full((100, 2), -1),
+        np.full((100, 2), -1), np.ones(1, int), np.zeros(1, int),
     )  # fmt: skip
     kept, [left] = keep_patches([target], 20, np.random.default_rng(0))
     assert kept.shape == (1, 20)

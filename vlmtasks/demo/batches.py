@@ -18,6 +18,7 @@ from vlmtasks.demo.dense import (
     MASK_SIDE,
     DenseTargets,
     assign_patches,
+    counts_and_ranks,
     snap_loc,
 )
 from vlmtasks.demo.lettering import DIGITS, LETTERS
@@ -137,17 +138,23 @@ class BatchMaker:
             [crop_to_bins(mask, LOC_CHOICES[c]) for mask, c in zip(masks, choices, strict=True)]
         ).reshape(-1, 64, 64)
         small = crops.reshape(-1, MASK_SIDE, 64 // MASK_SIDE, MASK_SIDE, 64 // MASK_SIDE)
+        labels = np.array([LABELS.index(item.label) for item in objects], np.int64)
+        counts, ranks = counts_and_ranks(labels, boxes[:, 0] + boxes[:, 2])
+        chars, char_order = _patch_chars(scene)
         targets = DenseTargets(
             patch_object=patch_object,
             centers=centers,
-            labels=np.array([LABELS.index(item.label) for item in objects], np.int64),
+            labels=labels,
             colors=np.array(
                 [COLORS.index(item.color) if item.color else -100 for item in objects], np.int64
             ),
             loc_choices=choices,
             codes=np.zeros((len(objects), 16), np.int64),
             masks=small.mean((2, 4)).astype(np.float32),
-            chars=_patch_chars(scene),
+            chars=chars,
+            char_order=char_order,
+            counts=counts,
+            ranks=ranks,
         )
         return targets, crops
 
@@ -205,16 +212,22 @@ def crop_to_bins(mask: np.ndarray, loc_yxyx: np.ndarray) -> np.ndarray:
     return cv2.resize(fine, (64, 64), interpolation=cv2.INTER_AREA)
 
 
-def _patch_chars(scene: Scene) -> np.ndarray:
-    """(S, CHARS_PER_PATCH) index into ALPHABET of the characters centred in each patch, or −1."""
+def _patch_chars(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
+    """`chars` (indices into ALPHABET) and `char_order` of DenseTargets, by centres in patches."""
     chars = np.full((GRID * GRID, CHARS_PER_PATCH), -1, np.int64)
-    for word in scene.words:
-        for char, (x1, y1, x2, y2) in zip(word.text, word.char_boxes_xyxy, strict=True):
-            column = int((x1 + x2) / 2 // PATCH_SIZE)
-            row = int((y1 + y2) / 2 // PATCH_SIZE)
-            if 0 <= column < GRID and 0 <= row < GRID:
-                cell = chars[row * GRID + column]
-                free = np.flatnonzero(cell < 0)
-                if len(free):
-                    cell[free[0]] = ALPHABET.index(char)
-    return chars
+    order = chars.copy()
+    spelled = [
+        (char, box)
+        for word in scene.words
+        for char, box in zip(word.text, word.char_boxes_xyxy, strict=True)
+    ]
+    for place, (char, (x1, y1, x2, y2)) in enumerate(spelled):
+        column = int((x1 + x2) / 2 // PATCH_SIZE)
+        row = int((y1 + y2) / 2 // PATCH_SIZE)
+        if 0 <= column < GRID and 0 <= row < GRID:
+            patch = row * GRID + column
+            free = np.flatnonzero(chars[patch] < 0)
+            if len(free):
+                chars[patch, free[0]] = ALPHABET.index(char)
+                order[patch, free[0]] = place
+    return chars, order

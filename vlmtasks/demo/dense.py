@@ -23,6 +23,9 @@ LOC_CHOICES = np.minimum(np.arange(0, 1024 + SNAP, SNAP), 1023)  # 129 taught bi
 COVERED, TOUCHED = 0.12, 0.02  # share of a patch that shows an object for sure; at all
 MASK_SIDE = 16
 CHARS_PER_PATCH = 2
+LONGEST_TEXT = 32  # characters whose places are told apart
+MOST_COUNTED = 9
+MOST_RANKED = 6
 MOST_MASKS = 320  # patches of a batch asked for mask and codes, the dearest questions
 
 
@@ -43,6 +46,9 @@ class DenseTargets:
     codes: np.ndarray  # (O, 16)
     masks: np.ndarray  # (O, MASK_SIDE, MASK_SIDE) 0..1 within the box
     chars: np.ndarray  # (S, CHARS_PER_PATCH) character index or −1
+    char_order: np.ndarray  # (S, CHARS_PER_PATCH) place in the text, or −1
+    counts: np.ndarray  # (O,) how many objects of its class there are, 1 … MOST_COUNTED
+    ranks: np.ndarray  # (O,) its place among them from left to right, 0 … MOST_RANKED − 1
 
 
 def keep_patches(
@@ -69,9 +75,18 @@ def keep_patches(
                 patch_object=target.patch_object[chosen],
                 centers=np.searchsorted(chosen, target.centers),
                 chars=target.chars[chosen],
+                char_order=target.char_order[chosen],
             )
         )
     return np.stack(kept), left
+
+
+def counts_and_ranks(labels: np.ndarray, middles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For objects of classes (O,) at x coordinates (O,): `counts` and `ranks` of DenseTargets."""
+    same = labels[:, None] == labels
+    before = (middles < middles[:, None]) & same
+    counts = np.minimum(same.sum(1), MOST_COUNTED).astype(np.int64)
+    return counts, np.minimum(before.sum(1), MOST_RANKED - 1).astype(np.int64)
 
 
 def assign_patches(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,14 +115,15 @@ def assign_patches(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class DenseHeads(nn.Module):
-    """Asks each image token; `word_ids`: token ids of the classes, colours and characters."""
+    """Asks each image token, with the embeddings of these token ids (digit_ids: of 0 … 9)."""
 
     def __init__(
         self, size: int, class_ids: list[int], color_ids: list[int], char_ids: list[int],
-        loc_start: int, seg_start: int,
+        digit_ids: list[int], loc_start: int, seg_start: int,
     ) -> None:  # fmt: skip
         super().__init__()
         self.class_ids, self.color_ids, self.char_ids = class_ids, color_ids, char_ids
+        self.digit_ids = digit_ids
         self.loc_ids = [loc_start + int(bin_) for bin_ in LOC_CHOICES]
         self.seg_ids = list(range(seg_start, seg_start + 128))
         self.background = nn.Parameter(torch.randn(1, size) * 0.03)
@@ -119,7 +135,10 @@ class DenseHeads(nn.Module):
         self.codes = nn.Linear(size, 16 * 64, bias=False)
         self.code_keys = nn.Linear(size, 64, bias=False)
         self.chars = nn.Linear(size, CHARS_PER_PATCH * size, bias=False)
-        for linear in (self.edges, self.color, self.mask, self.codes, self.chars):
+        self.count = nn.Linear(size, size, bias=False)
+        self.rank = nn.Linear(size, MOST_RANKED)
+        self.char_order = nn.Linear(size, CHARS_PER_PATCH * LONGEST_TEXT)
+        for linear in (self.edges, self.color, self.mask, self.codes, self.chars, self.count):
             nn.init.normal_(linear.weight, std=size**-0.5)
         nn.init.normal_(self.code_keys.weight, std=0.3)
 
@@ -132,6 +151,7 @@ class DenseHeads(nn.Module):
         losses = {"class": self._class(h, embeddings, object_of, targets)}
         losses["center"] = self._center(h, targets)
         losses["char"] = self._char(h, embeddings, targets)
+        losses["order"] = self._order(h, targets)
         where = object_of >= 0
         if where.any():
             offsets = np.cumsum([0] + [len(t.labels) for t in targets[:-1]])
@@ -181,6 +201,16 @@ class DenseHeads(nn.Module):
         weight = torch.where(wanted.flatten() == len(self.char_ids), 0.1, 1.0)
         return (loss * weight).sum() / weight.sum()
 
+    def _order(self, h: Tensor, targets: list[DenseTargets]) -> Tensor:
+        """Which place in the text the characters have."""
+        wanted = torch.from_numpy(np.stack([t.char_order for t in targets]))
+        where = (wanted >= 0).any(-1)
+        if not where.any():
+            return h.new_zeros(())
+        asked = self.char_order(h[where]).float().unflatten(-1, (CHARS_PER_PATCH, -1))
+        wanted = wanted[where].clamp(max=LONGEST_TEXT - 1).flatten()
+        return F.cross_entropy(asked.flatten(0, 1), wanted, ignore_index=-1)
+
     def _objects(
         self, h: Tensor, E: Tensor, of: Tensor, targets: list[DenseTargets], spread: float
     ) -> dict[str, Tensor]:
@@ -192,6 +222,9 @@ class DenseHeads(nn.Module):
             losses["color"] = F.cross_entropy(
                 (self.color(h) @ E[self.color_ids].T).float(), color_wanted, ignore_index=-100
             )
+        digits = (self.count(h) @ E[self.digit_ids].T).float()
+        losses["count"] = F.cross_entropy(digits, _joined(targets, "counts")[of])
+        losses["rank"] = F.cross_entropy(self.rank(h).float(), _joined(targets, "ranks")[of])
         some = torch.randperm(len(h))[:MOST_MASKS]
         h, of = h[some], of[some]
         mask_wanted = _joined(targets, "masks")[of].flatten(1)

@@ -16,6 +16,7 @@ from vlmtasks.engine.paligemma import PaliGemma, prefix_mask
 SEG_WEIGHT = 0.35  # sixteen codes a mask would drown the rest
 PACKED_TOKENS = 160  # of all prompts and answers about one picture
 POINTING = ((2, 0), (2, 1), (3, 0))  # (layer, head) whose attention is taught where to look
+LENGTH_STEP = 40  # lengths of single prompts are padded to multiples of this
 REACH = 4  # location labels spread over this many taught bins to each side
 
 
@@ -77,6 +78,7 @@ def prefix_loss(
     flat = [prompt for row in prompts for prompt in row]
     rows = torch.tensor([b for b, row in enumerate(prompts) for _ in row])
     longest = max(len(p.prefix) + len(p.suffix) for p in flat)
+    longest = -(-longest // LENGTH_STEP) * LENGTH_STEP  # few shapes, for compiled layers
     ids = np.zeros((len(flat), longest), np.int64)
     is_prefix = np.zeros((len(flat), S + longest), bool)
     valid = np.zeros((len(flat), S + longest), bool)

@@ -6,8 +6,8 @@
 2. decoder: several prompts of one picture packed behind its image tokens, which do not see them.
 3. official: one prompt a sequence under PaliGemma's full prefix mask, one-hot labels.
 
-Every stage has its own warm-up and anneals to zero. Scene number i of a run is the same in every
-run with the same seed, so a resumed run goes on exactly as if it had not stopped.
+Every stage has its own warm-up and anneals to where the next one begins. Scene number i of a run
+is the same in every run with the same seed, so a resumed run goes on as if it had not stopped.
 """
 
 import argparse
@@ -44,9 +44,10 @@ HABITS = tuple(
 HABIT_SHARE = 0.05
 EMBEDDING_SHARE = 0.2  # of the rates after the tower stage, whose answers hang on the embeddings
 KEPT_PATCHES = 56  # of 100, in the tower stage; at its end all of them, as in use
-ALL_PATCHES_FROM = 0.85  # share of the tower stage
+ALL_PATCHES_FROM = 0.9  # share of the tower stage
 DENSE_WEIGHTS = {
     "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
+    "count": 0.4, "rank": 0.4, "order": 0.3,
 }  # fmt: skip
 
 
@@ -63,13 +64,14 @@ class Stage:
     tower_share: float  # of the learning rates, for the tower and projector; 0 freezes them
     dense_share: float  # weight of the dense losses
     point_share: float  # weight of the pointing loss
+    last_rate: float  # share of the learning rates that is left at the end
     spread: tuple[float, float]  # of the location labels, from … to, in taught bins
 
 
 STAGES = {
-    "tower": Stage("tower", 12000, 32, 0, 3e-3, 1.5e-3, 1.0, 1.0, 0.0, (2.0, 0.5)),
-    "decoder": Stage("decoder", 8000, 12, 8, 3e-3, 1.5e-3, 0.15, 0.5, 0.3, (1.2, 0.3)),
-    "official": Stage("official", 3000, 14, 2, 1.5e-3, 7e-4, 0.1, 0.3, 0.1, (0.3, 0.0)),
+    "tower": Stage("tower", 12000, 32, 0, 3e-3, 1.5e-3, 1.0, 1.0, 0.0, 0.0, (2.0, 0.5)),
+    "decoder": Stage("decoder", 8000, 12, 8, 3e-3, 1.5e-3, 0.15, 0.5, 0.3, 0.25, (1.2, 0.3)),
+    "official": Stage("official", 1500, 14, 2, 7.5e-4, 4e-4, 0.15, 0.3, 0.1, 0.0, (0.3, 0.0)),
 }
 
 
@@ -89,7 +91,7 @@ class Trainer:
         whiten_patches(self.model, sample_pictures(seed, WHITENING_PICTURES))
         self.heads = DenseHeads(
             self.model.config.text_config.hidden_size, vocabulary.class_ids, vocabulary.color_ids,
-            vocabulary.char_ids, vocabulary.loc_start, vocabulary.seg_start,
+            vocabulary.char_ids, vocabulary.digit_ids, vocabulary.loc_start, vocabulary.seg_start,
         )  # fmt: skip
         self.stage = ""
         self.step = 0
@@ -121,7 +123,8 @@ class Trainer:
         """One update; returns the losses."""
         torch.manual_seed(self.seed * 1_000_003 + self.step)  # a resumed run draws the same
         progress = self.step / stage.steps
-        rate = min(1.0, (self.step + 1) / 100) * min(1.0, (1.0 - progress) / 0.6)
+        annealed = max(0.0, (progress - 0.4) / 0.6)
+        rate = min(1.0, (self.step + 1) / 100) * (1.0 - (1.0 - stage.last_rate) * annealed)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * rate

@@ -27,8 +27,8 @@ class DemoVocabulary:
     """size: rows of the embedding table; loc_start, seg_start: ids of `<loc0000>`, `<seg000>`.
 
     class_ids, color_ids: the tokens with a leading blank, as answers use them; char_ids: capitals
-    and digits. class_of: class index of every token that names one, plurals included; char_index:
-    place in char_ids; joints: what stands between two phrases of a caption.
+    and digits; digit_ids: of 0 … 9. class_of: class index of every token that names one, plurals
+    included; char_index: place in char_ids; joints: what stands between two phrases of a caption.
     """
 
     size: int
@@ -38,6 +38,7 @@ class DemoVocabulary:
     class_ids: list[int]
     color_ids: list[int]
     char_ids: list[int]
+    digit_ids: list[int]
     class_of: dict[int, int]
     char_index: dict[int, int]
     joints: frozenset[int]
@@ -66,6 +67,7 @@ class DemoVocabulary:
             class_ids=[id_of("▁" + label) for label in LABELS],
             color_ids=[id_of("▁" + color) for color in COLORS],
             char_ids=char_ids,
+            digit_ids=[id_of(digit) for digit in DIGITS],
             class_of={id_of(form): index for form, index in forms},
             char_index={token: index for index, token in enumerate(char_ids)},
             joints=frozenset(map(id_of, (",", "▁and"))),
