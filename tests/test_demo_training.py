@@ -11,6 +11,7 @@ from vlmtasks.demo.dense import (
     LOC_CHOICES,
     DenseTargets,
     assign_patches,
+    counts_and_ranks,
     keep_patches,
     snap_loc,
     spread_cross_entropy,
@@ -53,6 +54,12 @@ def test_no_objects_leave_all_patches_background():
     patch_object, centers = assign_patches(np.zeros((0, 160, 160), bool))
     assert (patch_object == -1).all()
     assert centers.shape == (0,)
+
+
+def test_counts_and_ranks_are_those_of_the_class():
+    counts, ranks = counts_and_ranks(np.array([4, 7, 4, 4]), np.array([90.0, 10.0, 20.0, 50.0]))
+    assert counts.tolist() == [3, 1, 3, 3]
+    assert ranks.tolist() == [2, 0, 0, 1]
 
 
 def test_kept_patches_hold_all_objects_and_their_centers():
