@@ -105,7 +105,7 @@ class StubEngine:
         self.encoded.append([picture.size for picture in pictures])
         return [StubEncoded(p.size, p.getpixel((0, 0))) for p in pictures]  # type: ignore[arg-type]
 
-    def room(self, image: StubEncoded, prompt: str) -> int:
+    def room(self, image: StubEncoded, prompt: str, least: int = 1) -> int:
         return self.context - len(prompt)
 
     def generate(

@@ -9,8 +9,10 @@ import torch
 from scripted_network import script
 from tiny_checkpoints import tiny_folder, tiny_picture
 
-from vlmtasks.api import VLM
+import vlmtasks
+from vlmtasks.api import VLM, LazyVLM
 from vlmtasks.engine import Engine
+from vlmtasks.errors import InputError
 
 EOS = 1
 
@@ -204,3 +206,153 @@ def test_sampling_leaves_the_random_numbers_of_torch_alone(vlm):
 def test_calls_that_cannot_be_answered(vlm, call, words):
     with pytest.raises(ValueError, match=words):
         call(vlm)
+
+
+# --- one item of a batch must not cost the others anything ---------------------------------------
+
+
+def test_a_long_question_does_not_cut_the_answers_beside_it(vlm):
+    """The context leaves 3 tokens behind the long question, and dozens behind the short one."""
+    room = vlm.engine.room(*vlm.encode_image([tiny_picture()]), "answer en ")
+    asked = ["e?", "e" * (room - 3)]
+    alone = [vlm.answer(tiny_picture(), words) for words in asked]
+    assert vlm.answer([tiny_picture()] * 2, asked) == alone
+    options = {"temperature": 2.0, "seed": 1}
+    asked = ["e", "answer en " + asked[1]]
+    first, second = vlm.generate([tiny_picture()] * 2, asked, **options)
+    assert len(first.token_ids) > 3 >= len(second.token_ids)
+    assert first.token_ids[:3] != second.token_ids  # drawn apart, though asked apart
+
+
+def far_box(vlm, **options):
+    boxes = [(0, 0, 5, 5), (100, 100, 200, 200), (5, 5, 9, 9)]
+    return vlm.caption_box([tiny_picture()] * 3, boxes, max_new_tokens=3, **options)
+
+
+def long_question(vlm, **options):
+    asked = ["e?", "e" * 600, "c?"]
+    return vlm.answer([tiny_picture()] * 3, asked, max_new_tokens=3, **options)
+
+
+def long_question_without_limit(vlm, **options):
+    return vlm.answer([tiny_picture()] * 3, ["e?", "e" * 600, "c?"], **options)
+
+
+def foreign_encoding(vlm, **options):
+    foreign = replace(vlm.encode_image(tiny_picture()), fingerprint="of another checkpoint")
+    pictures = [tiny_picture(), foreign, tiny_picture()]
+    return vlm.detect(pictures, "cat", max_new_tokens=3, **options)
+
+
+def encoded_for_tiles(vlm, **options):
+    pictures = [tiny_picture(), vlm.encode_image(tiny_picture()), tiny_picture()]
+    return vlm.detect(pictures, "cat", tile=32, max_new_tokens=3, **options)
+
+
+def too_many_tiles(vlm, **options):
+    pictures = [tiny_picture(), tiny_picture(size_wh=(2000, 1500)), tiny_picture()]
+    return vlm.detect(pictures, "cat", tile=20, max_new_tokens=3, **options)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        pytest.param(far_box, "covers nothing", id="box-outside-of-its-picture"),
+        pytest.param(long_question, "positions", id="question-too-long"),
+        pytest.param(long_question_without_limit, "positions", id="no-room-for-one-token"),
+        pytest.param(foreign_encoding, "another checkpoint", id="encoded-elsewhere"),
+        pytest.param(encoded_for_tiles, "tile= cuts", id="encoded-but-to-be-cut"),
+        pytest.param(too_many_tiles, "2000 at most", id="too-many-tiles"),
+    ],
+)
+def test_what_is_wrong_with_one_picture_is_returned_in_its_place(vlm, call, words, batch_size):
+    first, error, third = call(vlm, on_error="return", batch_size=batch_size)
+    assert isinstance(error, InputError)
+    assert words in str(error)
+    assert not isinstance(first, Exception)
+    assert not isinstance(third, Exception)
+    with pytest.raises(InputError, match=rf"picture 1 \(from 0\) of 3: .*{words}"):
+        call(vlm, batch_size=batch_size)
+
+
+# --- what is wrong with an option is told before anything is opened or loaded --------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param({"temperature": -1}, "temperature", id="temperature"),
+        pytest.param({"temperature": "hot"}, "temperature", id="temperature-in-words"),
+        pytest.param({"top_p": 0}, "top_p", id="top-p"),
+        pytest.param({"top_p": 0.5}, "top_p", id="top-p-without-temperature"),
+        pytest.param({"num_beams": 0}, "num_beams", id="no-beams"),
+        pytest.param({"best_of": 2}, "best_of", id="best-of-greedy"),
+        pytest.param({"seed": "today"}, "seed", id="seed"),
+        pytest.param({"location_tokens": "yes"}, "location_tokens", id="flag-in-words"),
+    ],
+)
+def test_options_are_checked_first(options, words):
+    vlm = LazyVLM("a model that would be an error of its own")
+    for on_error in ("raise", "return"):
+        with pytest.raises(InputError, match=words):
+            vlm.caption("no such picture", on_error=on_error, **options)
+        with pytest.raises(InputError, match=words):
+            vlm.detect([], "cat", on_error=on_error, **options)
+
+
+NUMPY = {
+    "temperature": np.float32(0.5),
+    "top_p": np.float16(0.5),
+    "seed": np.int64(3),
+    "best_of": np.uint8(2),
+}
+
+
+def test_numbers_of_numpy(vlm):
+    plain = {name: value.item() for name, value in NUMPY.items()}
+    pictures = [tiny_picture()] * 2
+    said = vlm.caption(pictures, batch_size=1, max_new_tokens=6, **NUMPY)
+    assert said == vlm.caption(pictures, batch_size=1, max_new_tokens=6, **plain)
+    assert said[0] != said[1]
+    beams = vlm.caption(tiny_picture(), num_beams=np.int64(2), max_new_tokens=4)
+    assert beams == vlm.caption(tiny_picture(), num_beams=2, max_new_tokens=4)
+    options = {"tile": 32, "max_objects": 3, "nms": 0.5, "stop_score": 0.25}
+    few = {"max_objects": np.int32(3), "stop_score": np.float32(0.25)}
+    found = vlm.detect(
+        tiny_picture(), "cat", tile=np.int64(32), nms=np.float32(0.5), max_new_tokens=20, **few
+    )
+    assert found.text == vlm.detect(tiny_picture(), "cat", max_new_tokens=20, **options).text
+
+
+@pytest.mark.parametrize(
+    "pictures",
+    [
+        pytest.param((name for name in ["a.png"]), id="generator"),
+        pytest.param({"a.png", "b.png"}, id="set"),
+        pytest.param({"a": "a.png"}.values(), id="values-of-a-dict"),
+    ],
+)
+def test_several_pictures_come_in_a_list(pictures):
+    with pytest.raises(InputError, match="several pictures come in a list"):
+        LazyVLM("none").caption(pictures)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(np.array(["a", "b"]), id="array"),
+        pytest.param({"a": 1, "b": 2}, id="dict"),
+        pytest.param({"a", "b"}, id="set"),
+        pytest.param((word for word in "ab"), id="generator"),
+    ],
+)
+def test_several_questions_come_in_a_list(words):
+    with pytest.raises(InputError, match=r"question is .* or a list with one str for each picture"):
+        LazyVLM("none").answer(["a.png", "b.png"], words)
+
+
+def test_no_name_is_no_model():
+    """As of an environment variable that is not set; the bundled one would be a guess."""
+    with pytest.raises(InputError, match="a checkpoint is a path or a name on the hub, not ''"):
+        vlmtasks.load("")

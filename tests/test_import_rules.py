@@ -1,6 +1,6 @@
 """The layers of the package: who may import whom, and what stays unloaded.
 
-errors, generation, picture_names, lfs ← boxes, categories, rle, rgb ← tokens, images, masks ←
+errors, generation, picture_names, plain_numbers, lfs ← boxes, categories, rle, rgb ← tokens, images, masks ←
 prompts, results, draw ← tasks, datasets; engine beside them; api above; evaluation, then command
 lines on top. `vqvae` and `vlmtasks.demo` stand apart.
 """
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BASE = "errors generation picture_names lfs"
+_BASE = "errors generation picture_names plain_numbers lfs"
 _SHAPES = f"{_BASE} boxes categories rle"
 _GRAMMAR = f"{_SHAPES} tokens records id_text prompts"
 _RESULTS = f"{_GRAMMAR} masks images results exports draw"
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "generation": "",
     "picture_names": "",
     "lfs": "",
+    "plain_numbers": "",
     "boxes": "errors",
     "categories": "errors",
     "rle": "errors",
@@ -44,11 +45,11 @@ MAY_IMPORT = {
     "tasks": _RESULTS,
     "tiling": _RESULTS,
     "datasets": _RESULTS,
-    "engine": "errors lfs images generation",
+    "engine": "errors lfs images generation plain_numbers",
     "sidecar": "errors tokens engine vqvae",
     "batches": "errors boxes generation images engine",
     "continuation": "generation grammar tasks tokens",
-    "object_options": "errors batches tasks",
+    "object_options": "errors batches plain_numbers tasks",
     "finding": f"{_RESULTS} tasks engine batches continuation grammar object_options tiling",
     "streams": f"{_RESULTS} engine batches finding object_options",
     "api": f"{_RESULTS} tasks engine sidecar batches finding object_options streams vqvae",

@@ -182,7 +182,10 @@ def test_objects_below_the_stop_score_are_removed_and_told() -> None:
         ({"stop_score": 1.5}, "stop_score is 1.5"),
         ({"stop_score": 0.1, "constrain": False}, "need the grammar"),
         ({"stop_score": 0.1, "num_beams": 2}, "stop_score follows a single answer"),
-        ({"stop_score": 0.1, "best_of": 2}, "stop_score follows a single answer"),
+        (
+            {"stop_score": 0.1, "best_of": 2, "temperature": 1.0},
+            "stop_score follows a single answer",
+        ),
         ({"boxes": "expected", "num_beams": 2}, 'boxes="expected" follows a single answer'),
         ({"max_objects": 0}, "max_objects is 0"),
         ({"recipe": "joy"}, "recipe is 'joy'; it must be one of plain, noise"),

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from vlmtasks import prompts, tasks
 from vlmtasks.batches import AnyPicture, Options, PromptFor, Settings, ask, encode_all
 from vlmtasks.boxes import SizeWH, box_areas, check_boxes, clip_boxes
-from vlmtasks.errors import InputError
+from vlmtasks.errors import InputError, PromptError
 from vlmtasks.finding import Finder, Names, Search, find
 from vlmtasks.generation import Generation
 from vlmtasks.object_options import ObjectOptions, ObjectSettings
@@ -386,7 +386,8 @@ class LazyVLM(VLM):
         """The loaded model. See `load` for the errors."""
         with self._lock:
             if self._loaded is None:
-                self._loaded = _load(self._source or default_source(), **self._options)
+                source = default_source() if self._source is None else self._source
+                self._loaded = _load(source, **self._options)
             return self._loaded
 
     @property
@@ -422,6 +423,11 @@ def _for_each(
 ) -> list[PromptFor]:
     """A prompt for each picture, from one value for all or a list with one for each."""
     if not isinstance(value, list | tuple):
+        if name != "box_xyxy" and not isinstance(value, str):
+            raise PromptError(
+                f"{name} is {value!r:.80}; it must be a str, or a list with one str for each "
+                "picture"
+            )
         return [make(value)] * len(pictures)
     if len(value) != len(pictures):
         raise InputError(

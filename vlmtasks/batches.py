@@ -1,14 +1,21 @@
 """Many pictures through the engine: in batches, each with its own result or its own error."""
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from PIL import Image
 
 from vlmtasks.boxes import SizeWH
-from vlmtasks.errors import ImageError, InputError
+from vlmtasks.engine.decoding_options import DecodingOptions
+from vlmtasks.errors import InputError, PromptError
 from vlmtasks.generation import Generation
 from vlmtasks.images import Picture, open_image
 
@@ -20,7 +27,7 @@ PromptFor: TypeAlias = str | Callable[[SizeWH], str]  # the latter where the siz
 T = TypeVar("T")
 
 BATCH_SIZE = 8
-SAMPLING = ("temperature", "top_p", "seed", "num_beams", "best_of", "location_tokens")
+SAMPLING = ("temperature", "top_p", "seed", "num_beams", "best_of")
 
 
 class Options(TypedDict, total=False):
@@ -28,8 +35,9 @@ class Options(TypedDict, total=False):
 
     max_new_tokens: where the answer is cut; each task has its own limit otherwise.
     batch_size: how many pictures go through the network together; 8 otherwise.
-    on_error: what becomes of a picture that cannot be read: "raise" its error (otherwise), or
-        "return" it in the list, in the place of the result.
+    on_error: what becomes of a picture that cannot be read or asked about, as where its own prompt
+        is too long: "raise" the error (otherwise), or "return" it in the list, in the place of the
+        result. What is wrong for all pictures alike is always raised.
     temperature, top_p, seed, num_beams, best_of: other than greedy decoding; see
         `vlmtasks.engine.decoding_options.DecodingOptions`. A seed gives the same answers as long
         as the pictures and batch_size are the same.
@@ -67,8 +75,7 @@ class Settings:
     ) -> "Settings":
         """Fill in what is left out. TypeError for an unknown keyword, InputError for a bad value.
 
-        known: all keywords of the verb, where it has more than `Options`. The values of the
-        sampling keywords are checked by the engine.
+        known: all keywords of the verb, where it has more than `Options`.
         """
         known = Options.__annotations__ if known is None else known
         unknown = sorted(options.keys() - set(known))
@@ -83,7 +90,7 @@ class Settings:
             usual_tokens,
             _at_least_one(options.get("batch_size", BATCH_SIZE), "batch_size"),
             on_error,
-            {name: options[name] for name in SAMPLING if name in options},
+            _sampling(options),
         )
 
 
@@ -99,16 +106,30 @@ def ask(
     engine: gives the engine; called only when there is a picture that can be read.
     asked: a prompt for each picture.
     read: makes the result from a generation and the picture's size.
-    ImageError names the picture and its place. With on_error "return" the list holds it instead.
+    ImageError and InputError name the picture and its place. With on_error "return" the list holds
+    them instead, except for a prompt that is the same for all and too long for the context.
     """
     results: list[T] = []
+    is_shared = len({prompt if isinstance(prompt, str) else id(prompt) for prompt in asked}) == 1
     for batch in opened_batches(pictures, settings):
-        readable = batch.readable()
-        if readable:
-            ready = [_prompt(asked[place], seen) for place, seen in readable.items()]
-            encoded = encode(engine(), readable.values())
-            answers = generate(engine(), encoded, ready, settings, batch.start)
-            for place, seen, answer in zip(readable, encoded, answers, strict=True):
+        prompts = batch.each(lambda place, seen: _prompt(asked[place], seen))
+        if prompts:
+            encode_batch(engine(), batch)
+
+            def limit(place: int, seen: Any, prompts: Mapping[int, str] = prompts) -> int:
+                return generation_limit(engine(), seen, prompts[place], settings)
+
+            limits = batch.each(limit, always_raised=PromptError if is_shared else ())
+            encoded = batch.readable()
+            answers = generate(
+                engine(),
+                list(encoded.values()),
+                [prompts[place] for place in encoded],
+                list(limits.values()),
+                settings,
+                batch.start,
+            )
+            for (place, seen), answer in zip(encoded.items(), answers, strict=True):
                 batch.items[place - batch.start] = read(answer, seen.image_size)
         results += batch.items
     return results
@@ -120,47 +141,67 @@ def encode_all(
     """Run the vision tower over every picture; errors as in `ask`."""
     results: list[Any] = []
     for batch in opened_batches(pictures, settings):
-        readable = batch.readable()
-        if readable:
-            for place, seen in zip(readable, encode(engine(), readable.values()), strict=True):
-                batch.items[place - batch.start] = seen
+        if batch.readable():
+            encode_batch(engine(), batch)
         results += batch.items
     return results
 
 
 @dataclass
 class Batch:
-    """Some pictures in a row. items: an RGB picture, an encoded one, or an ImageError; later what
-    came of it."""
+    """Some pictures in a row. items: an RGB picture, an encoded one, or an error; later what came
+    of it. total: how many pictures the whole call has."""
 
     start: int
     items: list[Any]
+    total: int
+    on_error: str
 
     def readable(self) -> dict[int, Any]:
         """Those without error, by their place among all pictures."""
         places = enumerate(self.items, self.start)
-        return {place: item for place, item in places if not isinstance(item, ImageError)}
+        return {place: item for place, item in places if not isinstance(item, InputError)}
+
+    def each(
+        self,
+        work: Callable[[int, Any], T],
+        always_raised: type[InputError] | tuple[()] = (),
+    ) -> dict[int, T]:
+        """What `work` makes of each readable item and its place, by place.
+
+        An InputError takes the item's place, or is raised and names it, as `on_error` says;
+        `always_raised` are those that do not belong to one picture alone.
+        """
+        made: dict[int, T] = {}
+        for place, item in self.readable().items():
+            try:
+                made[place] = work(place, item)
+            except InputError as error:
+                if isinstance(error, always_raised):
+                    raise
+                if self.on_error == "raise":
+                    if self.total == 1:
+                        raise
+                    where = f"picture {place} (from 0) of {self.total}"
+                    raise type(error)(f"{where}: {error}") from error
+                self.items[place - self.start] = error
+        return made
 
 
 def opened_batches(pictures: Sequence[AnyPicture], settings: Settings) -> Iterator[Batch]:
     """The pictures, opened batch by batch; errors as in `ask`."""
     for start in range(0, len(pictures), settings.batch_size):
-        places = range(start, min(start + settings.batch_size, len(pictures)))
-        yield Batch(start, [_open(pictures, place, settings.on_error) for place in places])
+        some = list(pictures[start : start + settings.batch_size])
+        batch = Batch(start, some, len(pictures), settings.on_error)
+        for place, picture in batch.each(lambda _, picture: _open(picture)).items():
+            batch.items[place - start] = picture
+        yield batch
 
 
-def _open(pictures: Sequence[Any], place: int, on_error: str) -> Any:
-    picture = pictures[place]
+def _open(picture: Any) -> Any:
     if hasattr(picture, "image_size"):  # an EncodedImage, told without importing the engine
         return picture
-    try:
-        return open_image(picture)
-    except ImageError as error:
-        if on_error == "return":
-            return error
-        if len(pictures) == 1:
-            raise
-        raise type(error)(f"picture {place} (from 0) of {len(pictures)}: {error}") from error
+    return open_image(picture)
 
 
 def _prompt(asked: PromptFor, picture: Any) -> str:
@@ -176,41 +217,74 @@ def encode(engine: "Engine", pictures: Collection[Any]) -> "list[EncodedImage]":
     return [next(fresh) if isinstance(picture, Image.Image) else picture for picture in pictures]
 
 
+def encode_batch(engine: "Engine", batch: Batch) -> None:
+    """Put encoded pictures in the place of those that can be read."""
+    readable = batch.readable()
+    for place, seen in zip(readable, encode(engine, readable.values()), strict=True):
+        batch.items[place - batch.start] = seen
+
+
 def generate(
     engine: "Engine",
     encoded: "Sequence[EncodedImage]",
     ready: Sequence[str],
+    limits: Sequence[int],
     settings: Settings,
     start: int,
-    more: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    more: Callable[[int, Sequence[int]], Mapping[str, Any]] = lambda limit, rows: {},
 ) -> list[Generation]:
     """One batch through the engine.
 
-    start: how many prompts were asked before. more: further keywords of `Engine.generate`, from the
-    number of tokens that the answers may have.
+    limits: how many tokens each answer may have. Answers of different limits are generated apart,
+        or a long prompt would cut the answers beside it.
+    start: how many prompts were asked before. more: further keywords of `Engine.generate`, from a
+        limit and the rows of the batch that it is for.
     """
-    limit = generation_limit(engine, encoded, ready, settings)
-    sampling = dict(settings.sampling)
-    if type(sampling.get("seed")) is int:
-        sampling["seed"] += start  # or else every batch would draw the same numbers
-    return engine.generate(
-        encoded,
-        ready,
-        max_new_tokens=limit,
-        batch_size=settings.batch_size,
-        **sampling,
-        **more(limit),
-    )
+    answers: dict[int, Generation] = {}
+    for limit in dict.fromkeys(limits):
+        rows = [row for row, its in enumerate(limits) if its == limit]
+        sampling = dict(settings.sampling)
+        if sampling.get("seed") is not None:
+            # or else every batch would draw the same numbers
+            sampling["seed"] += start + len(answers)
+        some = engine.generate(
+            [encoded[row] for row in rows],
+            [ready[row] for row in rows],
+            max_new_tokens=limit,
+            batch_size=settings.batch_size,
+            **sampling,
+            **more(limit, rows),
+        )
+        answers |= zip(rows, some, strict=True)
+    return [answers[row] for row in range(len(limits))]
 
 
 def generation_limit(
-    engine: "Engine", encoded: "Sequence[EncodedImage]", ready: Sequence[str], settings: Settings
+    engine: "Engine", encoded: "EncodedImage", prompt: str, settings: Settings
 ) -> int:
-    """How many tokens the answers may have: what the user says, or what task and context allow."""
+    """How many tokens an answer may have: what the user says, or what task and context allow.
+
+    PromptError when the context leaves fewer than the user says, or none. InputError for a picture
+    that was encoded elsewhere.
+    """
+    room = engine.room(encoded, prompt, settings.max_new_tokens or 1)
     if settings.max_new_tokens is not None:
         return settings.max_new_tokens
-    room = (engine.room(*pair) for pair in zip(encoded, ready, strict=True))
-    return min(settings.usual_tokens, *room)
+    return min(settings.usual_tokens, room)
+
+
+def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of sampling that were given, checked."""
+    given = {name: options[name] for name in SAMPLING if name in options}
+    checked = DecodingOptions(1, **given)
+    values = {name: getattr(checked, name) for name in given}
+    if "location_tokens" in options:
+        if not isinstance(options["location_tokens"], bool):
+            raise InputError(
+                f"location_tokens is {options['location_tokens']!r}; it must be True or False"
+            )
+        values["location_tokens"] = options["location_tokens"]
+    return values
 
 
 def _at_least_one(value: Any, name: str) -> int:

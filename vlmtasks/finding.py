@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from vlmtasks.batches import AnyPicture, Settings, encode, generate, opened_batches
+from vlmtasks.batches import (
+    AnyPicture,
+    Settings,
+    encode,
+    generate,
+    generation_limit,
+    opened_batches,
+)
 from vlmtasks.boxes import SizeWH
 from vlmtasks.continuation import TOP_LOGPROBS, ContinuedConstraint
 from vlmtasks.errors import InputError
@@ -54,11 +61,11 @@ def find(
     results: list[Any] = []
     search: Search | None = None
     for batch in opened_batches(pictures, settings.answers):
-        readable = batch.readable()
-        if readable:
+        if batch.readable():
             search = search or Search(engine(), names, finder, settings)
-            found = search.run(list(readable.values()))
-            for place, one in zip(readable, found, strict=True):
+            views = batch.each(lambda _, picture, search=search: search.views(picture))
+            found = search.run(list(views.values()))
+            for place, one in zip(views, found, strict=True):
                 batch.items[place - batch.start] = one
         results += batch.items
     return results
@@ -82,9 +89,8 @@ class Search:
         self._grammars: dict[int, ObjectGrammar] = {}
         self._asked = 0
 
-    def run(self, pictures: "Sequence[Image.Image | EncodedImage]") -> list[Detections]:
-        """The objects of some opened pictures."""
-        views = [self._views(picture) for picture in pictures]
+    def run(self, views: "Sequence[list[View]]") -> list[Detections]:
+        """The objects of some pictures, each given by its views."""
         encoded = [
             seen
             for some in _chunks([v.picture for one in views for v in one], self.settings.answers)
@@ -95,13 +101,13 @@ class Search:
             [one for some in _chunks(questions, self.settings.answers) for one in self._ask(some)]
         )
         results = []
-        for picture, some in zip(pictures, views, strict=True):
+        for some in views:
             of_views = [Detections.concatenated([next(answers) for _ in self.groups]) for _ in some]
             if len(some) == 1:
                 results.append(self.cleaned(of_views[0]))
                 continue
             tiles = [view.tile for view in some]
-            results.append(self.cleaned(merge_tiles(tiles, of_views, _size(picture))))
+            results.append(self.cleaned(merge_tiles(tiles, of_views, _size(some[0].picture))))
         return results
 
     def constraint(self, group: int, max_new_tokens: int) -> "Constraint":
@@ -156,37 +162,49 @@ class Search:
         score = self.settings.reading.score
         return Calibration.from_metadata(self.engine.metadata, self.finder.task.name, score)
 
-    def _views(self, picture: "Image.Image | EncodedImage") -> "list[_View]":
+    def views(self, picture: "Image.Image | EncodedImage") -> "list[View]":
+        """What of a picture is asked about. InputError: encoded elsewhere, not to be cut."""
         width, height = _size(picture)
+        if not isinstance(picture, Image.Image):
+            self.engine.room(picture, "")  # or why this engine cannot use it
         if self.settings.tile is None:
-            return [_View((0, 0, width, height), picture)]
+            return [View((0, 0, width, height), picture)]
         if not isinstance(picture, Image.Image):
             raise InputError(
                 "tile= cuts the picture itself; pass it rather than what encode_image returned"
             )
         tiles = tile_boxes((width, height), self.settings.tile)
-        return [_View(tile, picture.crop(tile) if n else picture) for n, tile in enumerate(tiles)]
+        return [View(tile, picture.crop(tile) if n else picture) for n, tile in enumerate(tiles)]
 
     def _ask(self, questions: "Sequence[tuple[EncodedImage, int]]") -> list[Detections]:
         """One batch of encoded pictures with the groups of classes that are asked."""
         encoded = [seen for seen, _ in questions]
         groups = [group for _, group in questions]
-        rules: list[Constraint] = []
+        rules: dict[int, Constraint] = {}
 
-        def more(limit: int) -> dict[str, Any]:
+        def more(limit: int, rows: Sequence[int]) -> dict[str, Any]:
             if not self.settings.constrain:
                 return self.keywords()
-            rules.extend(self.constraint(group, limit) for group in groups)
-            keywords = {"constraints": rules, **self.keywords()}
+            some = [self.constraint(groups[row], limit) for row in rows]
+            rules.update(zip(rows, some, strict=True))
+            keywords = {"constraints": some, **self.keywords()}
             if self.settings.stop_score is not None:
-                keywords["on_step"] = lambda step: rules[step.row].add(step)
+                keywords["on_step"] = lambda step: some[step.row].add(step)
             return keywords
 
         prompts = [self.prompts[group] for group in groups]
         start, self._asked = self._asked, self._asked + len(questions)
-        answers = generate(self.engine, encoded, prompts, self.settings.answers, start, more)
-        if rules:
-            answers = [with_true_end(*pair) for pair in zip(answers, rules, strict=True)]
+        limits = [
+            generation_limit(self.engine, seen, prompt, self.settings.answers)
+            for seen, prompt in zip(encoded, prompts, strict=True)
+        ]
+        answers = generate(
+            self.engine, encoded, prompts, limits, self.settings.answers, start, more
+        )
+        answers = [
+            with_true_end(answer, rules[row]) if row in rules else answer
+            for row, answer in enumerate(answers)
+        ]
         return [
             self.read(answer, seen.image_size, group)
             for answer, seen, group in zip(answers, encoded, groups, strict=True)
@@ -204,7 +222,7 @@ def with_true_end(generation: Generation, rules: Constraint) -> Generation:
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """A part of a picture, or all of it. tile: where it lies."""
 
     tile: Tile

@@ -16,7 +16,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
@@ -182,4 +182,6 @@ def _explain_type(picture: object) -> str:
         return f"the picture is a torch tensor; {wanted}: pass tensor.cpu().numpy(), (H, W, 3)"
     if hasattr(picture, "read"):
         return f"the picture is an open file ({kind.__name__}); {wanted}: pass file.read()"
+    if isinstance(picture, Iterator | Collection):
+        return f"the picture is {kind.__name__}; {wanted}; several pictures come in a list"
     return f"the picture is {kind.__name__}; {wanted}"

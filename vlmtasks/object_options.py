@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from vlmtasks.batches import Options, Settings
 from vlmtasks.errors import InputError
+from vlmtasks.plain_numbers import plain_number
 from vlmtasks.tasks import Detect, Segment
 from vlmtasks.tasks.reading import Boxes, Reading
 from vlmtasks.tasks.scores import DEFAULT_SCORE, Score
@@ -144,7 +145,7 @@ def _one_of(options: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> 
 
 
 def _share(options: Mapping[str, Any], name: str) -> float | None:
-    value = options.get(name)
+    value = plain_number(options.get(name))
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -155,6 +156,7 @@ def _share(options: Mapping[str, Any], name: str) -> float | None:
 def _number(value: Any, name: str, least: int) -> int | None:
     if value is None and name == "tile":
         return None
+    value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
     return value

@@ -34,7 +34,7 @@ def stream_text(
     engine: "Engine", encoded: "EncodedImage", prompt: str, settings: Settings
 ) -> Iterator[str]:
     """The answer in pieces that add up to the stripped text of the whole."""
-    limit = generation_limit(engine, [encoded], [prompt], settings)
+    limit = generation_limit(engine, encoded, prompt, settings)
     held = ""  # blanks, which are left out at both ends
     is_first = True
     for step in engine.stream(encoded, prompt, max_new_tokens=limit, **settings.sampling):
@@ -129,7 +129,7 @@ class _GrowingAnswer:
         search = self._search
         prompt = search.prompts[self._group]
         settings = search.settings.answers
-        limit = generation_limit(search.engine, [self._encoded], [prompt], settings)
+        limit = generation_limit(search.engine, self._encoded, prompt, settings)
         keywords = dict(search.keywords()) | dict(settings.sampling)
         if search.settings.constrain:
             self._rules = search.constraint(self._group, limit)

@@ -1,8 +1,9 @@
 """How tokens are chosen: the arguments of `Engine.generate` and what they may be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from vlmtasks.errors import InputError
+from vlmtasks.plain_numbers import plain_number
 
 MAX_TEMPERATURE = 1e6  # all tokens are as likely as each other long before
 MAX_TOP = 1024
@@ -35,6 +36,8 @@ class DecodingOptions:
     top_logprobs: int = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, plain_number(getattr(self, field.name)))
         for name in ("max_new_tokens", "best_of", "num_beams"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -196,9 +196,11 @@ class Engine:
             generations += [self._generation(answer) for answer in answers]
         return generations
 
-    def room(self, image: EncodedImage | Sequence[EncodedImage], prompt: str) -> int:
-        """How many new tokens the context leaves, at least 1. PromptError when it leaves none."""
-        (row,) = self._rows([image], [prompt], 1, location_tokens=False)
+    def room(
+        self, image: EncodedImage | Sequence[EncodedImage], prompt: str, least: int = 1
+    ) -> int:
+        """How many new tokens the context leaves. PromptError when it leaves less than `least`."""
+        (row,) = self._rows([image], [prompt], least, location_tokens=False)
         return self.config.text_config.max_position_embeddings - len(row.ids)
 
     def stream(
