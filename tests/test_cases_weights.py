@@ -270,3 +270,121 @@ def test_one_foreign_tensor_is_named(tmp_path):
     rewrite(folder, tiny_network().state_dict() | {"optimizer.step": torch.zeros(1)})
     with pytest.raises(CheckpointError, match=r"1 unexpected:\n  optimizer\.step"):
         Engine.load(folder)
+
+
+# --- LoRA folders that are not quite what W13 has ------------------------------------------------
+
+QUERY = "model.language_model.layers.0.self_attn.q_proj"  # (256, 128) in the tiny network
+
+
+def save_adapter(folder, tensors=None, **config):
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(written | config))
+    if tensors is None:
+        tensors = {"lora_A.weight": torch.ones(2, 128), "lora_B.weight": torch.ones(256, 2)}
+    named = {f"base_model.model.{QUERY}.{key}": tensor for key, tensor in tensors.items()}
+    save_file(named, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        pytest.param(
+            {"lora_A.weight": torch.ones(0, 128), "lora_B.weight": torch.ones(256, 0)},
+            r"q_proj\.lora_A \(0, 128\)",
+            id="rank-0",
+        ),
+        pytest.param(
+            {
+                "lora_A.english.weight": torch.ones(2, 128),
+                "lora_B.english.weight": torch.ones(256, 2),
+                "lora_A.german.weight": torch.ones(2, 128),
+                "lora_B.german.weight": torch.ones(256, 2),
+            },
+            "several adapters: english, german",
+            id="two-adapters-in-a-file",
+        ),
+        pytest.param(
+            {
+                "lora_A.weight": torch.ones(2, 128, dtype=torch.int8),
+                "lora_B.weight": torch.ones(256, 2),
+            },
+            r"q_proj\.lora_A is torch\.int8",
+            id="quantised",
+        ),
+    ],
+)
+def test_adapters_with_unusable_weights(tmp_path, tensors, words):
+    base = tiny_folder(tmp_path / "base")
+    with pytest.raises(CheckpointError, match=words):
+        Engine.load(base, adapter=save_adapter(tmp_path / "lora", tensors))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        pytest.param({"init_lora_weights": "pissa"}, "convert it to plain LoRA", id="pissa"),
+        pytest.param({"init_lora_weights": "pissa_niter_4"}, "plain LoRA", id="fast-pissa"),
+        pytest.param({"init_lora_weights": "olora"}, "plain LoRA", id="olora"),
+        pytest.param({"init_lora_weights": "corda"}, "plain LoRA", id="corda"),
+        pytest.param({"init_lora_weights": "loftq"}, "plain LoRA", id="loftq"),
+        pytest.param({"alora_invocation_tokens": [5, 6]}, "alora_invocation", id="activated"),
+        pytest.param({"use_qalora": True}, "use_qalora is not supported", id="qalora"),
+    ],
+)
+def test_adapters_that_plain_merging_would_get_wrong(tmp_path, config, words):
+    """PiSSA and its like take a part out of the base's weights first: W + BA counts it twice."""
+    base = tiny_folder(tmp_path / "base")
+    with pytest.raises(CheckpointError, match=words):
+        Engine.load(base, adapter=save_adapter(tmp_path / "lora", **config))
+
+
+@pytest.mark.parametrize("start", [True, False, "gaussian", "eva", "orthogonal"])
+def test_adapters_that_only_started_elsewhere(tmp_path, start):
+    base = tiny_folder(tmp_path / "base")
+    Engine.load(base, adapter=save_adapter(tmp_path / "lora", init_lora_weights=start))
+
+
+def query_weight(engine):
+    return engine.network.language_model.layers[0].self_attn.q_proj.weight
+
+
+def test_config_of_the_base_beside_an_adapter(tmp_path):
+    """Training scripts copy config.json into the folder; it is an adapter all the same."""
+    base = tiny_folder(tmp_path / "base")
+    lora = save_adapter(tmp_path / "lora", base_model_name_or_path=str(base))
+    (lora / "config.json").write_bytes((base / "config.json").read_bytes())
+    expected = query_weight(Engine.load(base, device="cpu")) + 4
+    for engine in (
+        Engine.load(base, adapter=lora, device="cpu"),
+        Engine.load(lora, device="cpu"),
+    ):
+        torch.testing.assert_close(query_weight(engine), expected)
+
+
+def test_folder_that_is_a_model_and_an_adapter(tmp_path):
+    """Whether the weights are merged already nobody can see, so the user has to say it."""
+    folder = tiny_folder(tmp_path / "both")
+    plain = query_weight(Engine.load(folder, device="cpu"))
+    save_adapter(folder)
+    with pytest.raises(CheckpointError, match=r"a whole model and a LoRA adapter.*adapter="):
+        Engine.load(folder)
+    merged_weight = query_weight(Engine.load(folder, adapter=folder, device="cpu"))
+    torch.testing.assert_close(merged_weight, plain + 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "is empty", id="empty"),
+        pytest.param(b"\0" * 100, "was it copied completely", id="zeros"),
+        pytest.param(b"\x05\0\0", "was it copied completely", id="three-bytes"),
+    ],
+)
+def test_interrupted_downloads_are_called_so(tmp_path, content, words):
+    folder = tiny_folder(tmp_path)
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"model\.safetensors.*{words}"):
+        Engine.load(folder)

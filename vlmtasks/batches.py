@@ -1,13 +1,7 @@
 """Many pictures through the engine: in batches, each with its own result or its own error."""
 
 import operator
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from vlmtasks.engine import hub
-from vlmtasks.engine.lora import LoraConfig, is_adapter
+from vlmtasks.engine.lora import CONFIG_FILE, LoraConfig, has_adapter, is_adapter
 from vlmtasks.errors import CheckpointError, InputError, MissingFileError
 
 
@@ -21,9 +21,14 @@ def locate(
     """
     model = _find(source, revision, token)
     extra = None if adapter is None else _find(adapter, None, token)
-    if extra is not None and not (extra.is_dir() and is_adapter(extra)):
+    if extra is not None and not (extra.is_dir() and has_adapter(extra)):
         raise CheckpointError(f"adapter={str(adapter)!r} holds no adapter_config.json")
     if not (model.is_dir() and is_adapter(model)):
+        if extra is None and model.is_dir() and has_adapter(model):
+            raise CheckpointError(
+                f"{model} holds a whole model and a LoRA adapter; to merge them pass the folder as "
+                f"adapter= too, to use the model alone move {CONFIG_FILE} away"
+            )
         return model, extra
     if extra is not None:
         raise InputError(

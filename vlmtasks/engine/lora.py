@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vlmtasks.engine.folder_files import member, read_json
 from vlmtasks.engine.key_names import our_name
-from vlmtasks.engine.tensor_files import read_file
+from vlmtasks.engine.tensor_files import has_weights, read_file
 from vlmtasks.errors import CheckpointError, MissingFileError
 
 CONFIG_FILE = "adapter_config.json"
@@ -22,7 +22,17 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 MAX_ALPHA = 1e9
 _ROOT = "base_model.model."
 _QUANTIFIER, _REPEATED_GROUP = re.compile(r"[*+{?]"), re.compile(r"\)[*+{]")
-_MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])(\.[^.]+)?\.weight")
+_MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])(?:\.(?P<adapter>[^.]+))?\.weight")
+_UNSUPPORTED = (
+    "use_dora",
+    "use_qalora",
+    "fan_in_fan_out",
+    "lora_bias",
+    "layer_replication",
+    "alora_invocation_tokens",  # for some tokens of a text only
+)
+# Ways to start a training that take a part out of the base's own weights.
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 @dataclass(frozen=True)
@@ -42,9 +52,16 @@ class LoraConfig:
         kind = data.get("peft_type", "LORA")
         if kind != "LORA":
             raise CheckpointError(f"{folder / CONFIG_FILE}: peft_type {kind!r}; only LORA is known")
-        for option in ("use_dora", "fan_in_fan_out", "lora_bias", "layer_replication"):
+        for option in _UNSUPPORTED:
             if data.get(option):
                 raise CheckpointError(f"{folder / CONFIG_FILE}: {option} is not supported")
+        start = data.get("init_lora_weights")
+        if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
+            raise CheckpointError(
+                f"{folder / CONFIG_FILE}: init_lora_weights is {start!r}, whose training changed "
+                "the base's weights too; convert it to plain LoRA with peft's "
+                "path_initial_model_for_weight_conversion"
+            )
         alpha = data.get("lora_alpha")
         pattern = data.get("alpha_pattern") or {}
         if not _is_number(alpha) or not isinstance(pattern, dict):
@@ -69,9 +86,14 @@ class LoraConfig:
         return alpha / (rank**0.5 if self.use_rslora else rank)
 
 
+def has_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter, maybe beside a model."""
+    return (folder / CONFIG_FILE).is_file()
+
+
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter and no model of its own."""
-    return (folder / CONFIG_FILE).is_file() and not (folder / "config.json").is_file()
+    """Whether the folder holds an adapter and no weights of a model."""
+    return has_adapter(folder) and not has_weights(folder)
 
 
 def merge_adapter(tensors: dict[str, Tensor], folder: Path) -> None:
@@ -88,13 +110,16 @@ def merge_adapter(tensors: dict[str, Tensor], folder: Path) -> None:
             "are never opened here; save it as safetensors with peft"
         )
     pairs: dict[str, dict[str, Tensor]] = {}
+    names: set[str] = set()
     unmatched: list[str] = []
     for key, tensor in read_file(folder, WEIGHTS_FILE).items():
         found = _MATRIX.fullmatch(key.removeprefix(_ROOT))
         if found is not None:
             pairs.setdefault(found["module"], {})[found["kind"]] = tensor
+            names.add(found["adapter"] or "default")
         elif not _replace(tensors, our_name(_without_wrappers(key)), tensor):
             unmatched.append(key)
+    _check_pairs(folder, names, pairs)
     for module, pair in pairs.items():
         name = our_name(module + ".weight")
         if name not in tensors or not _fits(tensors[name], pair):
@@ -115,6 +140,24 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     return torch.addmm(weight.float(), b.float(), a.float(), alpha=scale).to(weight.dtype)
 
 
+def _check_pairs(folder: Path, names: set[str], pairs: Mapping[str, Mapping[str, Tensor]]) -> None:
+    if len(names) > 1:
+        raise CheckpointError(
+            f"{folder} holds several adapters: {', '.join(sorted(names))}; save the one to use on "
+            "its own"
+        )
+    for module, pair in pairs.items():
+        for kind, tensor in pair.items():
+            if tensor.dtype not in _FLOATS:
+                raise CheckpointError(
+                    f"{folder}: {module}.lora_{kind} is {tensor.dtype}; only float32, bfloat16 and "
+                    "float16 are merged"
+                )
+
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
 def _without_wrappers(key: str) -> str:
     """The name in the base of a whole weight; peft wraps adapted modules in a `base_layer`."""
     return key.removeprefix(_ROOT).replace(".base_layer.", ".")
@@ -126,7 +169,7 @@ def _fits(weight: Tensor, pair: Mapping[str, Tensor]) -> bool:
     a, b = pair["A"], pair["B"]
     return (
         a.dim() == b.dim() == 2
-        and len(a) == b.shape[1]
+        and len(a) == b.shape[1] > 0
         and (len(b), a.shape[1]) == tuple(weight.shape)
     )
 

@@ -34,6 +34,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     raise MissingFileError(_nothing_to_read(folder, found))
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether the folder holds weights of a model in a form that is read here; none is opened."""
+    names = [path.name for path in folder.glob("*.safetensors*")]
+    return any(not name.startswith("adapter") for name in names) or any(folder.glob("*.npz"))
+
+
 def read_file(folder: Path, name: str) -> dict[str, Tensor]:
     """All tensors of one safetensors file of the folder."""
     path = member(folder, name)
@@ -53,10 +59,15 @@ def read_file(folder: Path, name: str) -> dict[str, Tensor]:
 
 def _check_header(path: Path) -> None:
     """Refuses what the library lets pass: a tensor that the header names twice."""
+    size = path.stat().st_size
+    if not size:
+        raise CheckpointError(
+            f"{path} is empty (0 bytes); was it copied completely? Fetch it again"
+        )
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         # a length that cannot be is for the library to explain
-        if length <= min(MAX_HEADER_BYTES, path.stat().st_size):
+        if 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
             parse_json(file.read(length), path)
 
 
