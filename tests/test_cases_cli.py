@@ -437,3 +437,98 @@ def test_predictions_with_a_foreign_protocol_are_refused(here: Path, run: Any, h
     status, out, err = run("", "eval", "coco", *arguments)
     assert (status, out) == (2, "")
     assert "the protocol of the predictions is" in err
+
+
+# --- overlays, and words that mean something else than they look like ----------------------------
+
+
+def test_overlay_that_cannot_be_drawn_costs_no_other_picture(here: Path, run: Any) -> None:
+    long = "x" * 245 + ".png"  # with _detect behind it too long for a file
+    Image.new("RGB", (640, 480)).save(here / long)
+    arguments = [long, "good.png", "cat", "--save", "drawn"]
+    status, out, err = run(f"{BOX} cat", "detect", *arguments)
+    assert status == 1
+    assert [len(json.loads(line)["objects"]) for line in out.splitlines()] == [1, 1]
+    assert "not drawn" in err
+    assert (here / "drawn" / "good_detect.png").is_file()
+
+
+EARLY = [
+    ("save-in-no-folder", ["detect", "good.png", "cat", "--save", "no/such/o.png"], "folder that"),
+    ("save-nowhere", ["detect", "good.png", "cat", "--save", ""], "is empty"),
+    ("output-nowhere", ["detect", "good.png", "cat", "--output", ""], "is empty"),
+    ("codec-nowhere", ["segment", "good.png", "cat", "--mask-codec", ""], "is empty"),
+    ("model-nowhere", ["detect", "good.png", "cat", "--model", ""], "is empty"),
+    ("no-class", ["detect", "good.png", "--classes", "", "--classes", " "], "names nothing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [case[1:] for case in EARLY], ids=[case[0] for case in EARLY]
+)
+def test_told_before_anything_is_asked(
+    here: Path, run: Any, arguments: list[str], words: str
+) -> None:
+    status, out, err = run(f"{BOX} cat", *arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+def test_classes_given_one_by_one(here: Path, run: Any) -> None:
+    answer = f"{BOX} cat ; <loc0100><loc0200><loc0300><loc0400> dog"
+    arguments = ["good.png", "--classes", "cat", "--classes", "dog", "--format", "coco"]
+    status, out, _ = run(answer, "detect", *arguments)
+    assert (status, [row["category_id"] for row in json.loads(out)]) == (0, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_told"),
+    [
+        pytest.param(["good.png", "cat, dog"], True, id="commas"),
+        pytest.param(["good.png", "the dog, left ; cat"], False, id="both"),
+        pytest.param(["good.png", "cat, dog", "--quiet"], False, id="quiet"),
+        pytest.param(["good.png", "cat"], False, id="one-class"),
+    ],
+)
+def test_commas_between_classes_are_told(
+    here: Path, run: Any, arguments: list[str], is_told: bool
+) -> None:
+    """A comma is part of a name, so the command does what it says; but who meant two is told."""
+    status, _, err = run("", "detect", *arguments)
+    assert status == 0
+    assert ("one class; several are written 'cat ; dog'" in err) == is_told
+
+
+@pytest.mark.parametrize("task", ["caption", "ocr"])
+@pytest.mark.parametrize("name", ["-", "photo", ""])
+def test_tasks_without_words_do_not_speak_of_words(
+    here: Path, run: Any, task: str, name: str
+) -> None:
+    status, out, _ = run("", task, name, "good.png")
+    assert status == 1
+    error = json.loads(out.splitlines()[0])["error"]
+    assert error.startswith("there is no such file")
+    assert "last" not in error
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-h"], ["detect", "-h"], ["eval", "-h"], ["eval", "vqa", "-h"]]
+)
+def test_short_for_help(here: Path, run: Any, arguments: list[str]) -> None:
+    status, out, _ = run("", *arguments)
+    assert status == 0
+    assert "Usage: vlmtasks" in out
+
+
+def test_one_picture_of_too_many_tiles_costs_no_other(
+    here: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (6000, 4000)).save(here / "large.png")
+    Image.new("RGB", (32, 24)).save(here / "small.png")
+    arguments = ["large.png", "small.png", "cat", "--tile", "32", "--max-new-tokens", "3"]
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["detect", *arguments, "--model", str(tiny_checkpoint)])
+    large, small = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert leaving.value.code == 1
+    assert "2000 at most" in large["error"]
+    assert small["objects"] == []

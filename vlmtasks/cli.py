@@ -27,11 +27,23 @@ app = typer.Typer(
     help="Ask a picture in plain words, get boxes, masks or text.",
     epilog="Exit status: 0 fine, 1 some pictures failed, 2 wrong usage.",
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.add_typer(eval_app)
+
+
+def _not_empty(text: str) -> str:
+    """What an option says; "" is a shell variable that nobody set, and no default."""
+    if not text:
+        raise typer.BadParameter("it is empty; name something, or leave the option out")
+    return text
+
+
+def _path(text: str) -> Path:
+    return Path(_not_empty(text))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -47,6 +59,7 @@ class Common:
         str | None,
         typer.Option(
             metavar="DIR",
+            parser=_not_empty,
             help="Checkpoint: a folder or a name on the hub. "
             "[default: VLMTASKS_MODEL or the bundled one]",
         ),
@@ -58,7 +71,8 @@ class Common:
         int | None, typer.Option(min=1, help="Longest answer. [default: depends on the task]")
     ] = None
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write results there, not to stdout.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=_path, help="Write results there, not to stdout."),
     ] = None
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Exit with 0 although some pictures failed.")
@@ -84,7 +98,8 @@ _PicturesThenQuestion = Annotated[
     ),
 ]
 _Classes = Annotated[
-    str | None, typer.Option(help="What to look for; all other words are pictures then.")
+    list[str] | None,
+    typer.Option(help="What to look for; all other words are pictures then. May be repeated."),
 ]
 _Question = Annotated[
     str | None, typer.Option(help="The question; all other words are pictures then.")
@@ -94,12 +109,17 @@ _Save = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
+        parser=_path,
         help="Draw what was found into this folder, or for one picture into this .png or .jpg.",
     ),
 ]
 _MaskCodec = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="vae-oid.npz, where the checkpoint names no mask codec."),
+    typer.Option(
+        metavar="FILE",
+        parser=_path,
+        help="vae-oid.npz, where the checkpoint names no mask codec.",
+    ),
 ]
 _Format = Annotated[
     Literal["json", "coco"],
@@ -194,7 +214,7 @@ def detect(
 
     Example: vlmtasks detect photo.jpg 'cat ; dog'
     """
-    names, labels = _split(pictures, classes, "detect needs a class name")
+    names, labels = _split(pictures, _joined(classes), "detect needs a class name")
     options = _object_options(score, tile, separate, stop_score, nms, no_constrain)
     _run("detect", names, common, {"labels": labels}, save=save, form=form, options=options)
 
@@ -218,7 +238,7 @@ def segment(
 
     Example: vlmtasks segment shots/ 'the dog on the left' --save overlays/
     """
-    names, labels = _split(pictures, classes, "segment needs a class name")
+    names, labels = _split(pictures, _joined(classes), "segment needs a class name")
     options = _object_options(score, tile, separate, stop_score, nms, no_constrain)
     more = {"save": save, "form": form, "mask_codec": mask_codec, "options": options}
     _run("segment", names, common, {"labels": labels}, **more)
@@ -282,6 +302,10 @@ def _object_options(
     if no_constrain:
         options["constrain"] = False
     return options
+
+
+def _joined(classes: list[str] | None) -> str | None:
+    return " ; ".join(classes) if classes else None
 
 
 def _split(positional: list[str], option: str | None, needs: str) -> tuple[list[str], str]:

@@ -45,12 +45,13 @@ def looks_like_picture(word: str) -> bool:
     return ("/" in word or os.sep in word) and os.path.exists(word)
 
 
-def find_pictures(arguments: Iterable[str]) -> list[Input]:
+def find_pictures(arguments: Iterable[str], *, words_follow: bool = True) -> list[Input]:
     """Every picture that is named, in order.
 
     A folder stands for the pictures directly in it and a pattern (`*`, `?`, `[…]`, `**`) for the
     pictures that match it, both sorted by name; hidden files are left out. Whatever names nothing
     stays in the list with its error. A file is taken as it is: nobody looks into it here.
+    words_follow: whether the command has words behind the pictures, which may have gone astray.
     """
     found: list[Input] = []
     for argument in map(_expanded, arguments):
@@ -63,7 +64,9 @@ def find_pictures(arguments: Iterable[str]) -> list[Input]:
             names = _pictures_in(glob.glob(argument, recursive=True))
             found += names or [Input(argument, "no picture matches this pattern")]
         else:
-            found.append(Input(argument, f"there is no such file{_hint(argument)}"))
+            found.append(
+                Input(argument, f"there is no such file{_hint(argument) if words_follow else ''}")
+            )
     return found
 
 

@@ -149,6 +149,8 @@ class Overlays:
                 raise InputError(
                     f"--save {target} is one file for {len(inputs)} pictures; name a folder"
                 )
+            if not target.parent.is_dir():
+                raise InputError(f"--save {target} must be a file in a folder that exists")
             if target.resolve() in self._taken:
                 raise InputError(f"--save {target} is the picture itself; choose another name")
         elif target is not None:

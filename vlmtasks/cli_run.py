@@ -20,6 +20,7 @@ from vlmtasks.cli_outputs import (
     Stream,
 )
 from vlmtasks.errors import VlmtasksError
+from vlmtasks.prompts import class_names
 from vlmtasks.results import Detections
 from vlmtasks.tasks import TASKS
 
@@ -78,10 +79,13 @@ def say(line: str) -> None:
 
 def _answer_all(job: Job) -> Iterator[bool]:
     """Write the result of every picture; for each, whether it failed."""
-    inputs = find_pictures(job.names)
+    words_follow = not job.arguments.keys().isdisjoint(("labels", "question"))
+    inputs = find_pictures(job.names, words_follow=words_follow)
     ask = _asker(job)
     ask([])  # tells of wrong arguments before anything is opened or loaded
     overlays = Overlays(job.save, inputs, job.task)
+    if not job.common.quiet:
+        _warn_of_commas(job)
     with ExitStack() as stack:
         stream: Stream = sys.stdout
         if job.common.output not in (None, Path("-")):
@@ -95,11 +99,22 @@ def _answer_all(job: Job) -> Iterator[bool]:
             else:
                 output.add(place, answer)
                 told = _summary(answer)
-                if overlay := overlays.draw(place, answer):
-                    told += f", drawn in {overlay}"
+                try:
+                    if overlay := overlays.draw(place, answer):
+                        told += f", drawn in {overlay}"
+                except (VlmtasksError, OSError) as error:  # the other pictures may have more luck
+                    told += f", not drawn: {error}"
+                    failed = True
             if failed or not job.common.quiet:
                 say(f"[{place + 1}/{len(inputs)}] {inputs[place].name}: {told}")
             yield failed
+
+
+def _warn_of_commas(job: Job) -> None:
+    """A comma belongs to a name, which not everybody expects."""
+    names = class_names(job.arguments["labels"]) if "labels" in job.arguments else ()
+    if len(names) == 1 and "," in names[0]:
+        say(f"vlmtasks {job.task}: {names[0]!r} is one class; several are written 'cat ; dog'")
 
 
 def _output(job: Job, stream: Stream, inputs: Sequence[Input]) -> Output:
