@@ -196,3 +196,59 @@ def test_entries_that_are_no_results(entries, message):
 def test_image_id(image_id):
     with pytest.raises(InputError, match="image_id"):
         detected("").to_coco(image_id, PETS)
+
+
+# --- invented later ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("categories", "message"),
+    [
+        pytest.param({"cat", "dog"}, "a set has no order", id="set"),
+        pytest.param(frozenset({"cat"}), "a set has no order", id="frozen-set"),
+        pytest.param({"1": "cat"}, "an id must be an integer.*JSON makes keys str", id="json-keys"),
+        pytest.param({"categories": None}, "categories are", id="coco-without"),
+        pytest.param([{"id": 1}], "'id' and 'name'", id="no-name"),
+    ],
+)
+def test_categories_that_would_be_a_guess(categories, message):
+    with pytest.raises(InputError, match=message):
+        detected(f"{CAT} cat").to_coco(1, categories)
+
+
+PARTS = {"boxes_xyxy": [(0, 0, 1, 1)] * 3, "scores": [1, 1, 1], "image_size": (4, 4)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        pytest.param({"labels": "cat"}, "labels must be 3 str", id="one-str-of-three-letters"),
+        pytest.param({"labels": None}, "labels must be 3 str", id="no-labels"),
+        pytest.param({"labels": 3}, "labels must be 3 str", id="number"),
+        pytest.param(
+            {"labels": ["a"] * 3, "masks": np.ones((3, 4, 4))}, r"Masks\.from_dense", id="pixels"
+        ),
+        pytest.param({"labels": ["a"] * 3, "dropped": None}, "dropped", id="dropped"),
+    ],
+)
+def test_parts_that_do_not_make_detections(parts, message):
+    with pytest.raises(InputError, match=message):
+        Detections(**PARTS, **parts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"label": 5}, {"score": "high"}, {"reason": 7}, {"box_xyxy": ["a", 1, 2, 3]}],
+    ids=str,
+)
+def test_saved_removals_are_checked(change):
+    removed = {"label": "cat", "score": 0.5, "box_xyxy": [0, 0, 1, 1], "reason": "overlap"}
+    saved = detected("").to_dict()
+    assert Detections.from_dict(saved | {"removed": [removed]}).removed[0].label == "cat"
+    with pytest.raises(InputError, match="no saved detections|must be numbers"):
+        Detections.from_dict(saved | {"removed": [removed | change]})
+
+
+@pytest.mark.parametrize("iou", [np.float32(0.5), np.float64(0.5), 1, 0], ids=repr)
+def test_overlap_may_be_a_number_of_numpy(iou):
+    assert len(detected(f"{CAT} cat ; {DOG} cat").without_overlaps(iou)) >= 1

@@ -8,6 +8,7 @@ from vlmtasks.errors import InputError
 from vlmtasks.masks import Masks, paste_mask
 from vlmtasks.rle import decode_rle, encode_rle
 from vlmtasks.tokens import parse_objects
+from vqvae import CodecError, MaskCodec
 
 FULL = np.ones((64, 64), np.float32)
 CAT = "<loc0256><loc0128><loc0768><loc0512>"
@@ -193,3 +194,48 @@ def test_pixels_of_another_shape(masks):
 def test_maps_that_hold_nan():
     with pytest.raises(InputError, match="NaN"):
         Masks([np.full((64, 64), np.nan)], [(0, 0, 1, 1)], (4, 4))
+
+
+# --- arrays of other libraries, and those that are none ------------------------------------------
+
+
+def learning(*shape):
+    """A tensor in the middle of a training."""
+    import torch
+
+    return torch.ones(*shape, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda: encode_rle(learning(4, 6)), id="run-lengths"),
+        pytest.param(lambda: Masks.from_dense(learning(1, 4, 6), (6, 4)), id="pixels"),
+        pytest.param(lambda: paste_mask(learning(64, 64), (0, 0, 4, 4), (4, 4)), id="map"),
+        pytest.param(lambda: MaskCodec.load().encode(learning(1, 64, 64)), id="encode"),
+        pytest.param(lambda: MaskCodec.load().decode(learning(1, 16)), id="decode"),
+    ],
+)
+def test_tensors_with_gradients_are_told_to_detach(call):
+    with pytest.raises((InputError, CodecError), match="detach"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda: paste_mask([[1], [1, 2]], (0, 0, 4, 4), (4, 4)), id="map"),
+        pytest.param(lambda: MaskCodec.load().encode([[1], [1, 2]]), id="encode"),
+        pytest.param(lambda: encode_rle(np.full((4, 6), np.nan)), id="nan-pixels"),
+        pytest.param(lambda: Masks.from_rles(None, (4, 4)), id="no-run-lengths"),
+        pytest.param(lambda: Masks(None, [(0, 0, 1, 1)], (4, 4)), id="no-maps"),
+    ],
+)
+def test_what_is_no_mask(call):
+    with pytest.raises((InputError, CodecError), match="mask"):
+        call()
+
+
+def test_counts_may_be_a_bytearray():
+    rle = {"size": [4, 6], "counts": bytearray(b"9220003")}
+    assert (decode_rle(rle) == THREE_BY_TWO).all()

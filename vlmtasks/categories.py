@@ -7,7 +7,7 @@ plain list of names is given.
 
 import operator
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from vlmtasks.errors import InputError
@@ -94,9 +94,20 @@ def _pairs(categories: Any) -> list[tuple[Any, Any]]:
         return list(categories._names.items())
     if isinstance(categories, Mapping) and isinstance(categories.get("categories"), list):
         categories = categories["categories"]
+    if isinstance(categories, Set):
+        raise InputError(
+            f"categories are {categories!r:.80}; a set has no order to number them in: pass a list"
+        )
     if isinstance(categories, Mapping):
+        if any(isinstance(a, str) and isinstance(b, str) for a, b in categories.items()):
+            raise InputError(
+                f"categories are {categories!r:.80}; an id must be an integer, in {{name: id}} "
+                "and in {{id: name}}; JSON makes keys str"
+            )
+        if "categories" in categories and categories["categories"] is None:
+            raise InputError(f"categories are {categories!r:.80}, which names none")
         return [(b, a) if isinstance(a, str) else (a, b) for a, b in categories.items()]
-    if isinstance(categories, str) or not isinstance(categories, Iterable):
+    if isinstance(categories, str | bytes) or not isinstance(categories, Iterable):
         raise InputError(
             f"categories are {categories!r}; they must be {{name: id}}, COCO's list of "
             "{'id', 'name'}, or a list of names"

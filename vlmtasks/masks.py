@@ -10,7 +10,7 @@ the picture is cut off.
 """
 
 import operator
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -54,6 +54,8 @@ class Masks:
         image_size: SizeWH,
     ) -> None:
         boxes = check_boxes(boxes_xyxy)
+        if not hasattr(maps, "__len__"):
+            raise InputError(f"mask maps are {maps!r:.80}; give a list with one for each box")
         if len(maps) != len(boxes):
             raise InputError(
                 f"{len(maps)} mask maps were given for {len(boxes)} boxes; give one for each box, "
@@ -73,6 +75,8 @@ class Masks:
             array = np.asarray(masks)
         except ValueError:
             raise InputError("masks have unequal sizes; they must be (N, H, W)") from None
+        except RuntimeError as error:  # torch, with gradients
+            raise InputError(f"masks are no array of numbers: {error}; detach them first") from None
         if array.size == 0 and array.shape[0] == 0:
             return cls([], [], image_size)
         if array.ndim != 3 or array.shape[1:] != (height, width):
@@ -87,6 +91,10 @@ class Masks:
         """From COCO run lengths, compressed or not, each of the size of the picture; or None."""
         masks = cls([], [], image_size)
         width, height = masks.image_size
+        if isinstance(rles, str | bytes | Mapping) or not isinstance(rles, Iterable):
+            raise InputError(
+                f"masks are {rles!r:.80}; give a list with the run lengths of each, or None"
+            )
         items: list[_Item] = []
         for rle in rles:
             checked = None if rle is None else check_rle(rle)
@@ -221,7 +229,13 @@ def paste_mask(values: ArrayLike, box_xyxy: ArrayLike, image_size: SizeWH) -> ND
 
 def check_map(values: ArrayLike) -> NDArray[np.float32]:
     """Return the (64, 64) values of a mask as float32, or raise InputError."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (ValueError, RuntimeError) as error:  # rows of unequal length; torch, with gradients
+        raise InputError(
+            f"a mask map is no array of numbers ({error}); it must be (64, 64), and a tensor that "
+            "learns must be detached: tensor.detach()"
+        ) from None
     if array.shape != (MAP_SIZE, MAP_SIZE) or array.dtype.kind not in "biuf":
         raise InputError(
             f"a mask map has the shape {array.shape} and the dtype {array.dtype}; it must be "

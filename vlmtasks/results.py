@@ -4,10 +4,10 @@ import json
 import operator
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from vlmtasks.boxes import SizeWH, check_boxes, check_image_size, pixels_to_norm
 from vlmtasks.errors import InputError
 from vlmtasks.generation import FinishReason
 from vlmtasks.masks import Masks
+from vlmtasks.plain_numbers import plain_number
 from vlmtasks.rle import RLE
 from vlmtasks.tokens import BoxXYXY, ParsedObject
 
@@ -94,9 +95,19 @@ class Detections:
         scores = _float32(self.scores, "scores")
         if scores.shape != (len(boxes),):
             raise InputError(f"scores must be {len(boxes)} finite numbers, one for each box")
-        labels = tuple(self.labels)
+        labels = tuple(self.labels) if _is_list(self.labels) else (None,)
         if len(labels) != len(boxes) or not all(isinstance(label, str) for label in labels):
-            raise InputError(f"labels must be {len(boxes)} str, one for each box, not {labels!r}")
+            raise InputError(
+                f"labels must be {len(boxes)} str, one for each box, not {self.labels!r:.80}"
+            )
+        if self.masks is not None and not isinstance(self.masks, Masks):
+            raise InputError(
+                f"masks is {type(self.masks).__name__}; it must be Masks or None: pixels (N, H, W) "
+                "become such by Masks.from_dense(pixels, image_size)"
+            )
+        for name in ("dropped", "removed"):
+            if not _is_list(getattr(self, name)):
+                raise InputError(f"{name} is {getattr(self, name)!r:.80}; it must be a tuple")
         if self.masks is not None and (
             len(self.masks) != len(boxes) or self.masks.image_size != size_wh
         ):
@@ -205,6 +216,7 @@ class Detections:
     def without_overlaps(self, iou: float) -> "Detections":
         """Class-wise non-maximum suppression: of boxes of one class whose intersection over union
         is above `iou` (0..1) only the one of the highest score stays. OpenCV's."""
+        iou = plain_number(iou)
         if isinstance(iou, bool) or not isinstance(iou, int | float) or not 0 <= iou <= 1:
             raise InputError(f"the overlap is {iou!r}; it must be a number of 0..1")
         if len(self) < 2:
@@ -362,6 +374,10 @@ class Detections:
         return exports.to_supervision(self, category_ids)
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
+
+
 def _float32(values: Any, name: str) -> NDArray[np.float32]:
     """A copy that is float32 and finite."""
     try:
@@ -386,5 +402,12 @@ def _read_dropped(record: Mapping[str, Any]) -> ParsedObject:
 
 
 def _read_removed(entry: Mapping[str, Any]) -> Removed:
-    x0, y0, x1, y1 = entry["box_xyxy"]
-    return Removed(entry["label"], entry["score"], (x0, y0, x1, y1), entry["reason"])
+    x0, y0, x1, y1 = check_boxes([entry["box_xyxy"]])[0].tolist()
+    label, score, reason = entry["label"], entry["score"], entry["reason"]
+    if not isinstance(label, str) or reason not in get_args(RemovalReason):
+        raise TypeError(
+            f"label {label!r} must be str and reason {reason!r} one of those of Removed"
+        )
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise TypeError(f"score {score!r} must be a number")
+    return Removed(label, score, (x0, y0, x1, y1), reason)

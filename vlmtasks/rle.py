@@ -33,11 +33,15 @@ def encode_rle(mask: ArrayLike) -> RLE:
         array = np.asarray(mask)
     except ValueError:
         raise InputError("a mask has rows of unequal length; it must be (H, W)") from None
+    except RuntimeError as error:  # torch, with gradients
+        raise InputError(f"a mask is no array of numbers: {error}; detach it first") from None
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "biuf":
         raise InputError(
             f"a mask has the shape {array.shape} and the dtype {array.dtype}; it must be numbers "
             "of shape (H, W) with at least one pixel"
         )
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise InputError("a mask holds NaN; its pixels must be numbers, foreground above 0")
     height, width = array.shape
     return pack_runs(column_runs(np.asfortranarray(array > 0), 0, array.size), height, width)
 
@@ -86,7 +90,7 @@ def check_rle(rle: Mapping[str, Any]) -> RLE:
     try:
         height, width = (operator.index(side) for side in rle["size"])
         counts = rle["counts"]
-        if isinstance(counts, bytes):
+        if isinstance(counts, bytes | bytearray):
             counts = counts.decode("ascii")
         if isinstance(counts, str):
             runs = rle_counts({"size": [height, width], "counts": counts})

@@ -127,7 +127,13 @@ def _in_chunks(function: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
 
 
 def _check_masks(masks: ArrayLike) -> np.ndarray:
-    array = np.asarray(masks)
+    try:
+        array = np.asarray(masks)
+    except (ValueError, RuntimeError) as error:  # rows of unequal length; torch, with gradients
+        raise CodecInputError(
+            f"masks must be (N, {MASK_SIZE}, {MASK_SIZE}) numbers, and a tensor that learns must "
+            f"be detached first: {error}"
+        ) from error
     if array.ndim != 3 or array.shape[1:] != (MASK_SIZE, MASK_SIZE):
         raise CodecInputError(
             f"masks must be (N, {MASK_SIZE}, {MASK_SIZE}), got {array.shape}: "
@@ -145,6 +151,8 @@ def _check_masks(masks: ArrayLike) -> np.ndarray:
 def _check_codes(codes: ArrayLike) -> np.ndarray:
     try:
         array = np.asarray(codes)
+    except RuntimeError as error:
+        raise CodecInputError(f"codes are integers; detach the tensor: {error}") from error
     except ValueError as error:  # rows of unequal length
         lengths = sorted({len(row) for row in codes if hasattr(row, "__len__")})  # pyright: ignore
         raise CodecInputError(
