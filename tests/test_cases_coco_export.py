@@ -245,7 +245,7 @@ def test_saved_removals_are_checked(change):
     removed = {"label": "cat", "score": 0.5, "box_xyxy": [0, 0, 1, 1], "reason": "overlap"}
     saved = detected("").to_dict()
     assert Detections.from_dict(saved | {"removed": [removed]}).removed[0].label == "cat"
-    with pytest.raises(InputError, match="no saved detections|must be numbers"):
+    with pytest.raises(InputError, match=r"no saved detections|must be numbers"):
         Detections.from_dict(saved | {"removed": [removed | change]})
 
 

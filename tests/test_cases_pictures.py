@@ -1,7 +1,9 @@
 """The reported problems of picture input (I…), and inputs of the same kinds."""
 
+import base64
 import io
 import struct
+import warnings
 import zlib
 
 import numpy as np
@@ -476,3 +478,30 @@ def test_closed_picture():
     image.close()
     with pytest.raises(ImageError, match="PIL picture of mode RGB"):
         open_image(image)
+
+
+def test_matrix_of_numpy():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        matrix = np.matrix([[9, 9]], dtype=np.uint8)
+    assert open_image(matrix).getpixel((1, 0)) == (9, 9, 9)
+
+
+@pytest.mark.parametrize("side", [8, 64, 400], ids=["short", "long", "longer-than-a-path"])
+def test_text_of_base64_is_called_so(side):
+    image = Image.effect_noise((side, side), 90)
+    text = base64.b64encode(saved(image, "PNG")).decode()
+    with pytest.raises(ImageError, match=r"base64\.b64decode") as caught:
+        open_image(text)
+    assert len(str(caught.value)) < 300
+
+
+def test_long_names_are_told_shortly():
+    with pytest.raises(ImageError, match="cannot be opened: File name too long") as caught:
+        open_image("x" * 5000)
+    assert len(str(caught.value)) < 300
+
+
+def test_path_in_bytes_is_told():
+    with pytest.raises(ImageError, match=r"b'photos/a\.png'.*a path is a str"):
+        open_image(b"photos/a.png")

@@ -13,10 +13,12 @@ import pytest
 from PIL import Image
 
 from vlmtasks.datasets.coco_reader import read_coco
+from vlmtasks.datasets.detection_jsonl import read_detection_jsonl
 from vlmtasks.datasets.jsonl import read_examples, read_jsonl
 from vlmtasks.datasets.loss_layout import IGNORED, training_row, visible
 from vlmtasks.datasets.paligemma_examples import coco_examples
 from vlmtasks.datasets.paths import find_picture, find_pictures
+from vlmtasks.datasets.problems import DatasetWarning
 from vlmtasks.datasets.voc import read_voc
 from vlmtasks.datasets.yolo import read_yolo
 from vlmtasks.errors import DatasetError, InputError
@@ -376,3 +378,118 @@ def test_yolo_tabs_and_windows_line_ends(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"1\t0.5\t0.5\t0.2\t0.5 \r\n\r\n")
     (found,) = read_yolo(tmp_path, tmp_path, ["cat", "dog"]).annotations
     assert (found.category_id, found.bbox_xywh) == (2, pytest.approx((40, 20, 20, 40)))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        pytest.param("traffic  light", "traffic light", id="two-blanks"),
+        pytest.param("traffic\u00a0light", "traffic light", id="unbreakable-blank"),
+        pytest.param("\ufeffcat", "cat", id="byte-order-mark"),
+        pytest.param("cat\u200b", "cat", id="zero-width"),
+    ],
+)
+def test_prefix_and_suffix_name_a_class_alike(name: str, asked: str) -> None:
+    value = coco([[80, 120, 240, 240]], (640, 480))
+    value["categories"][0]["name"] = name
+    (example,) = coco_examples(read_coco(value), "detect").examples
+    assert example.prefix == f"detect {asked}"
+    assert example.suffix == f"<loc0256><loc0128><loc0768><loc0512> {asked}"
+
+
+@pytest.mark.parametrize("written", ["é.png", "e\u0301.png", "%C3%A9.png"], ids=ascii)
+@pytest.mark.parametrize("stored", ["é.png", "e\u0301.png"], ids=ascii)
+def test_accents_composed_or_not_are_the_same_name(
+    tmp_path: Path, written: str, stored: str
+) -> None:
+    """macOS writes file names in pieces, most other systems in one."""
+    (tmp_path / stored).write_bytes(b"")
+    assert find_picture(tmp_path, written) == tmp_path / stored
+
+
+ROW = {
+    "image": "a.png",
+    "prefix": "detect cat",
+    "suffix": "<loc0256><loc0128><loc0768><loc0512> cat",
+}
+
+
+@pytest.mark.parametrize("before", ["<image>", "<image>\n", "<image><bos>", " "], ids=repr)
+def test_image_token_before_a_prefix_is_no_other_task(tmp_path: Path, before: str) -> None:
+    Image.new("RGB", (640, 480)).save(tmp_path / "a.png")
+    row = ROW | {"prefix": before + "detect cat\n"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    dataset = read_detection_jsonl(tmp_path / "train.jsonl", tmp_path)
+    assert dataset.categories == {1: "cat"}
+    assert len(dataset.annotations) == 1
+
+
+def test_half_a_letter_names_its_line(tmp_path: Path) -> None:
+    bad = ROW | {"suffix": "caf\ud83d"}
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps(bad)}\n")
+    with pytest.raises(DatasetError, match=r"train\.jsonl, line 2: suffix holds half a letter"):
+        read_examples(tmp_path / "train.jsonl")
+
+
+def voc_page(folder: Path, *names: str, corners: str = CORNERS, head: str = "") -> None:
+    things = "".join(
+        f"<object><name>{name}</name><bndbox>{corners}</bndbox></object>" for name in names
+    )
+    text = f"{head}<annotation><filename>a.jpg</filename>{things}</annotation>"
+    (folder / "a.xml").write_bytes(text.encode("gb2312" if head else "utf-8"))
+
+
+def test_voc_names_that_differ_in_case_are_not_merged(tmp_path: Path) -> None:
+    """As in a COCO file: both are in use, so who trains on them is told."""
+    voc_page(tmp_path, "cat", "Cat")
+    dataset = read_voc(tmp_path)
+    assert [dataset.categories[one.category_id] for one in dataset.annotations] == ["cat", "Cat"]
+    with pytest.raises(DatasetError, match="differ at most in case"):
+        dataset.check_names()
+    assert [a.category_id for a in read_voc(tmp_path, names=["CAT"]).annotations] == [1, 1]
+
+
+def test_voc_pixels_that_do_not_count_from_one_are_told(tmp_path: Path) -> None:
+    voc_page(tmp_path, "cat", corners=CORNERS.replace("<xmin>2", "<xmin>0"))
+    with pytest.warns(DatasetWarning, match="a pixel 0.*pixels_from_one=False"):
+        read_voc(tmp_path)
+    (found,) = read_voc(tmp_path, pixels_from_one=False).annotations
+    assert found.bbox_xywh == (0, 3, 11, 10)
+
+
+def test_voc_in_an_encoding_that_is_not_read(tmp_path: Path) -> None:
+    voc_page(tmp_path, "猫", head='<?xml version="1.0" encoding="gb2312"?>')
+    with pytest.raises(DatasetError, match=r"a\.xml.*save the file as UTF-8"):
+        read_voc(tmp_path)
+
+
+@pytest.mark.parametrize("names", [None, 3, b"cat", {"cat"}], ids=repr)
+def test_yolo_names_that_are_none(tmp_path: Path, names: Any) -> None:
+    with pytest.raises(DatasetError, match="names is"):
+        read_yolo(tmp_path, tmp_path, names)
+
+
+def test_voc_names_are_a_list(tmp_path: Path) -> None:
+    voc_page(tmp_path, "c")
+    with pytest.raises(DatasetError, match="names is 'cat'"):
+        read_voc(tmp_path, names="cat")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"prefix_ids": None}, "prefix_ids", id="none"),
+        pytest.param({"prefix_ids": "detect cat"}, "prefix_ids", id="text"),
+        pytest.param({"prefix_ids": [2.5]}, "prefix_ids", id="fraction"),
+        pytest.param({"prefix_ids": [[2, 5]]}, "prefix_ids", id="batch"),
+        pytest.param({"suffix_ids": [None]}, "suffix_ids", id="no-id"),
+        pytest.param({"suffix_ids": [-100]}, "suffix_ids", id="label-in-place-of-an-id"),
+        pytest.param({"eos_id": None}, "eos_id", id="no-eos"),
+        pytest.param({"pad_to": "12"}, "pad_to", id="pad-in-words"),
+    ],
+)
+def test_rows_of_what_is_no_id(changes: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {"prefix_ids": [2, 5], "suffix_ids": [7], "eos_id": 1} | changes
+    prefix_ids, suffix_ids = arguments.pop("prefix_ids"), arguments.pop("suffix_ids")
+    with pytest.raises(InputError, match=words):
+        training_row(prefix_ids, suffix_ids, **arguments)

@@ -56,6 +56,10 @@ def open_image(picture: Picture, *, keep_orientation: bool = False) -> Image.Ima
             raise ImageError("the picture is empty (0 bytes); pass the bytes of a picture file")
         if is_pointer(data):
             raise ImageError("the picture is a pointer of Git LFS; run `git lfs pull` first")
+        if _PATH_IN_BYTES.fullmatch(data):
+            raise ImageError(
+                f"the picture is {data!r:.80}; a path is a str: pass os.fsdecode(path)"
+            )
         name = f"the picture of {len(data)} bytes"
         return _decode(lambda: Image.open(io.BytesIO(data)), name, keep_orientation)
     if isinstance(picture, str | os.PathLike):
@@ -161,9 +165,10 @@ def _check_path(picture: str | os.PathLike[str]) -> str:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise MissingImageError(f"there is no picture {path!r}; check the path") from None
+        raise MissingImageError(f"there is no picture {_shorten(path)}") from None
     except (OSError, ValueError) as error:
-        raise ImageError(f"the picture {path[:200]!r} cannot be opened: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ImageError(f"the picture cannot be opened: {reason}: {_shorten(path)}") from None
     if stat.S_ISDIR(status.st_mode):
         raise ImageError(f"{path!r} is a folder; name a picture in it")
     if not stat.S_ISREG(status.st_mode):
@@ -173,6 +178,17 @@ def _check_path(picture: str | os.PathLike[str]) -> str:
     if status.st_size < 1024 and (hint := pointer_hint(path)):
         raise ImageError(f"the picture {path!r} cannot be read{hint}")
     return path
+
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{64,}={0,2}\s*")
+_PATH_IN_BYTES = re.compile(rb"[^\0-\x1f]{1,300}\.\w{3,4}")
+
+
+def _shorten(path: str) -> str:
+    """What was given, for a message, and what it may be."""
+    if _BASE64.fullmatch(path):
+        return f"{path[:40] + '…'!r}; if it is the picture itself pass base64.b64decode(text)"
+    return f"{path if len(path) <= 200 else path[:197] + '…'!r}; check the path"
 
 
 def _explain_type(picture: object) -> str:

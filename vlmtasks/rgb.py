@@ -35,6 +35,7 @@ def rgb_from_image(image: Image.Image, name: str) -> Image.Image:
 
 def rgb_from_array(array: NDArray[Any]) -> Image.Image:
     """RGB of an array of any shape and dtype that `vlmtasks.images.open_image` names."""
+    array = np.asarray(array)  # a matrix would stay two-dimensional
     name = f"the array of shape {array.shape} and dtype {array.dtype}"
     if array.size == 0:
         raise ImageError(f"{name} is empty; a picture has at least one pixel")

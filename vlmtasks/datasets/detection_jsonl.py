@@ -15,7 +15,8 @@ from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.jsonl import read_jsonl, read_training_example
 from vlmtasks.datasets.paths import find_pictures
 from vlmtasks.datasets.problems import Problems, shorten
-from vlmtasks.errors import DatasetError
+from vlmtasks.errors import DatasetError, PromptError
+from vlmtasks.prompts import free_text
 from vlmtasks.tokens import BOX_SCALE, parse_objects
 
 
@@ -43,7 +44,11 @@ def read_detection_jsonl(
         except ValueError as error:
             problems.add(place, str(error))
             continue
-        task, _, asked = example.prefix.strip().partition(" ")
+        try:
+            task, _, asked = free_text(example.prefix).partition(" ")
+        except PromptError as error:
+            problems.add(place, str(error))
+            continue
         if task in ("detect", "segment"):
             lines.append((place, example, asked))
     paths = find_pictures(images, dict.fromkeys(example.image for _, example, _ in lines))

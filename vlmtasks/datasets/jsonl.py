@@ -75,7 +75,7 @@ def read_examples(path: str | os.PathLike[str]) -> list[TrainingExample]:
 
 
 def read_training_example(record: Mapping[str, Any]) -> TrainingExample:
-    """Check one object. ValueError, without its place: image, prefix or suffix is not a str."""
+    """Check one object. ValueError, without its place: image, prefix or suffix is no text."""
     wrong = [
         f"{key} is {shorten(record.get(key))}"
         for key in ("image", "prefix", "suffix")
@@ -83,6 +83,13 @@ def read_training_example(record: Mapping[str, Any]) -> TrainingExample:
     ]
     if wrong:
         raise ValueError(f"{', '.join(wrong)}; all of image, prefix and suffix must be str")
+    for key in ("image", "prefix", "suffix"):
+        try:
+            record[key].encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{key} holds half a letter (half a surrogate pair): {shorten(record[key])}"
+            ) from None
     return TrainingExample(record["image"], record["prefix"], record["suffix"])
 
 

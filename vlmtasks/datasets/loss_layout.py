@@ -9,8 +9,10 @@ The prefix sees all of the prefix and nothing behind it; a suffix token sees the
 suffix up to itself; nobody sees padding.
 """
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vlmtasks.errors import InputError
 
@@ -39,9 +41,13 @@ def training_row(
 
     prefix_ids: image tokens, <bos>, prompt and the newline. suffix_ids: the answer without <eos>,
     which is put behind it; may be empty, then only <eos> is learnt.
-    InputError: an empty prefix, an <eos> inside, or more tokens than `pad_to`.
+    InputError: what is no id, an empty prefix, an <eos> inside, or more tokens than `pad_to`.
     """
-    prefix_ids, suffix_ids = ([int(one) for one in ids] for ids in (prefix_ids, suffix_ids))
+    prefix_ids = _check_ids(prefix_ids, "prefix_ids")
+    suffix_ids = _check_ids(suffix_ids, "suffix_ids")
+    eos_id, pad_id = _check_ids([eos_id, pad_id], "eos_id and pad_id")
+    if pad_to is not None:
+        (pad_to,) = _check_ids([pad_to], "pad_to")
     if not prefix_ids:
         raise InputError("prefix_ids is empty; it holds image tokens, <bos>, prompt and newline")
     if eos_id in prefix_ids or eos_id in suffix_ids:
@@ -59,6 +65,18 @@ def training_row(
         token_types=[*[0] * len(prefix_ids), *[1] * len(learnt), *[0] * padding],
         attention=[*[1] * (length), *[0] * padding],
     )
+
+
+def _check_ids(ids: Any, name: str) -> list[int]:
+    try:
+        checked = [operator.index(one) for one in ids]
+    except TypeError:
+        raise InputError(
+            f"{name} is {ids!r:.80}; it must be whole numbers in a flat list"
+        ) from None
+    if min(checked, default=0) < 0:
+        raise InputError(f"{name} holds {min(checked)}; ids are 0 or more")
+    return checked
 
 
 def visible(row: TrainingRow) -> list[list[bool]]:

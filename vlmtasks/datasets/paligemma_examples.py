@@ -27,7 +27,7 @@ from vlmtasks.datasets.mask_crops import crop_mask, mask_bins
 from vlmtasks.datasets.paths import find_pictures
 from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError, InputError
-from vlmtasks.prompts import detect, segment
+from vlmtasks.prompts import class_names, detect, segment
 from vlmtasks.rle import decode_rle, rle_area
 from vlmtasks.tokens import (
     BOX_SCALE,
@@ -140,7 +140,8 @@ class _Converter:
         keep_crowds: bool,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self._categories = dataset.categories
+        # as the prompt has them, or prefix and suffix would name a class in two ways
+        self._names = {key: class_names([name])[0] for key, name in dataset.categories.items()}
         self._codec = codec if task == "segment" else None
         self._prompt = detect if task == "detect" else segment
         self._scale = scale
@@ -159,8 +160,8 @@ class _Converter:
         self.counts["objects"] += len(records)
         classes = list(dict.fromkeys(label for label, _ in records))
         if not records:
-            if keep_empty and self._categories:
-                names = list(self._categories.values())
+            if keep_empty and self._names:
+                names = list(self._names.values())
                 yield TrainingExample(image.file_name, self._prompt(names), "")
             return
         groups = [[name] for name in classes] if one_class_each else [classes]
@@ -177,7 +178,7 @@ class _Converter:
             if annotation.is_crowd and not self._keep_crowds:
                 self.counts["crowds left out"] += 1
                 continue
-            label = self._categories[annotation.category_id]
+            label = self._names[annotation.category_id]
             if self._codec is None:
                 x, y, width, height = annotation.bbox_xywh
                 corners = x, y, x + width, y + height

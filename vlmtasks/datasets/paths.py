@@ -5,12 +5,14 @@ understood, in this order, and the first file that exists is taken:
 
     sub/a.png   sub\\a.png   /a.png      the separator may be either, a leading one is ignored
     my%20cat.png                        as written, else with the escapes of URLs undone
+    é.png                               as written, else with the accent as one letter or apart
 
 A name that leaves the folder ("../a.png", "/etc/passwd", "C:\\a.png") is refused.
 """
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
@@ -28,7 +30,7 @@ def find_picture(root: str | os.PathLike[str], file_name: str) -> Path | None:
     name that is no file inside `root`.
     """
     folder = Path(os.path.abspath(root))
-    for name in dict.fromkeys((file_name, unquote(file_name))):
+    for name in _spellings(file_name):
         path = folder / _inner_path(folder, name, file_name)
         if os.path.isfile(path):
             return path
@@ -60,6 +62,12 @@ def find_pictures(
             "check the folder, or skip missing pictures"
         )
     return found
+
+
+def _spellings(name: str) -> list[str]:
+    names = (name, unquote(name))
+    other = (unicodedata.normalize(form, one) for form in ("NFC", "NFD") for one in names)
+    return list(dict.fromkeys((*names, *other)))
 
 
 def _inner_path(folder: Path, name: str, written: str) -> PurePosixPath:

@@ -10,6 +10,7 @@ edges is (xmin - 1, ymin - 1, xmax, ymax). Most labelling tools write edges that
 """
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from xml.parsers import expat
 
 from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage, ImageId
 from vlmtasks.datasets.json_files import read_bytes
-from vlmtasks.datasets.problems import Problems
+from vlmtasks.datasets.problems import DatasetWarning, Problems, shorten
 from vlmtasks.errors import DatasetError
 
 
@@ -33,9 +34,12 @@ def read_voc(
     names: the class names in the order of their ids; otherwise all names found, sorted.
     pixels_from_one: True for PASCAL's own files; False for tools that write edges from 0.
     skip_bad: leave out objects and files with mistakes, told in `repairs`, rather than raise.
+    DatasetWarning: a box begins at pixel 0 although pixels count from 1.
     Objects marked `difficult` become crowds, which cost nothing to miss, as PASCAL scores them.
     DatasetError lists every mistake with its file and line.
     """
+    if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
+        raise DatasetError(f"names is {shorten(names)}; it must be a list of the class names")
     files = sorted(Path(folder).glob("*.xml"))
     if not files:
         raise DatasetError(
@@ -50,9 +54,11 @@ def read_voc(
             problems.add(path.name, str(error))
     found = {thing.name for page in pages for thing in page.things}
     categories = dict(enumerate(names if names is not None else sorted(found), start=1))
-    annotations = _annotations(pages, categories, problems)
+    annotations = _annotations(pages, categories, problems, fold_case=names is not None)
     if not skip_bad:
         problems.raise_if_any()
+    if pixels_from_one:
+        _warn_of_zeros(pages, Path(folder).name)
     images: dict[ImageId, CocoImage] = {
         number: CocoImage(number, page.file_name, page.size_wh)
         for number, page in enumerate(pages, start=1)
@@ -113,13 +119,16 @@ def _read_page(path: Path, from_one: bool, problems: Problems) -> _Page:
 
 
 def _annotations(
-    pages: list[_Page], categories: dict[int, str], problems: Problems
+    pages: list[_Page], categories: dict[int, str], problems: Problems, *, fold_case: bool
 ) -> tuple[CocoAnnotation, ...]:
-    ids = {name.casefold(): key for key, name in categories.items()}
+    """fold_case: names that a user gives are found in whatever case; names that were found stay
+    apart, or "cat" and "Cat" would be merged without a word."""
+    fold = str.casefold if fold_case else str
+    ids = {fold(name): key for key, name in categories.items()}
     annotations: list[CocoAnnotation] = []
     for image_id, page in enumerate(pages, start=1):
         for thing in page.things:
-            category_id = ids.get(thing.name.casefold())
+            category_id = ids.get(fold(thing.name))
             if category_id is None:
                 problems.add(thing.place, f"{thing.name!r} is not in names")
                 continue
@@ -130,6 +139,17 @@ def _annotations(
                 CocoAnnotation(number, image_id, category_id, box, area, thing.is_difficult)
             )
     return tuple(annotations)
+
+
+def _warn_of_zeros(pages: list[_Page], name: str) -> None:
+    zeros = sum(min(thing.box_xyxy[:2]) < 0 for page in pages for thing in page.things)
+    if zeros:
+        warnings.warn(
+            f"{name}: {zeros} boxes begin at a pixel 0, but PASCAL's pixels count from 1; files of "
+            "other tools want pixels_from_one=False",
+            DatasetWarning,
+            stacklevel=3,
+        )
 
 
 def _read_size(root: _Node) -> tuple[int, int] | None:
@@ -198,6 +218,8 @@ def _parse(data: bytes) -> _Node:
         raise ValueError(
             f"line {error.lineno}: not XML: {expat.errors.messages[error.code]}"
         ) from None
-    except LookupError as error:
+    except (LookupError, ValueError) as error:
+        if "encoding" not in str(error):  # what a handler refused
+            raise
         raise ValueError(f"line 1: not XML: {error}; save the file as UTF-8") from None
     return top.children[0]

@@ -65,7 +65,7 @@ def _read_names(names: Sequence[str] | str | os.PathLike[str]) -> list[str]:
         while lines and not lines[-1]:
             lines.pop()
     else:
-        lines = list(names)
+        lines = list(names) if isinstance(names, Sequence) else []
     if not lines or not all(isinstance(name, str) and name.strip() for name in lines):
         raise DatasetError(
             f"names is {shorten(names)}; it must be the class names in the order of their numbers, "
