@@ -92,22 +92,25 @@ def _answer_all(job: Job) -> Iterator[bool]:
             stream = stack.enter_context(closing(OutputFile(job.common.output, inputs)))
         output = stack.enter_context(closing(_output(job, stream, inputs)))
         for place, answer in enumerate(_answers(ask, inputs, job.common.batch_size)):
-            failed = isinstance(answer, str)
-            if failed:
+            if isinstance(answer, str):
                 output.add_error(place, answer)
-                told = answer
+                told, failed = answer, True
             else:
                 output.add(place, answer)
-                told = _summary(answer)
-                try:
-                    if overlay := overlays.draw(place, answer):
-                        told += f", drawn in {overlay}"
-                except (VlmtasksError, OSError) as error:  # the other pictures may have more luck
-                    told += f", not drawn: {error}"
-                    failed = True
+                drawn, failed = _draw(overlays, place, answer)
+                told = _summary(answer) + drawn
             if failed or not job.common.quiet:
                 say(f"[{place + 1}/{len(inputs)}] {inputs[place].name}: {told}")
             yield failed
+
+
+def _draw(overlays: Overlays, place: int, answer: Answer) -> tuple[str, bool]:
+    """What became of the overlay, for people, and whether it failed; others may have more luck."""
+    try:
+        path = overlays.draw(place, answer)
+    except (VlmtasksError, OSError) as error:
+        return f", not drawn: {error}", True
+    return f", drawn in {path}" if path else "", False
 
 
 def _warn_of_commas(job: Job) -> None:
