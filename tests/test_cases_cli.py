@@ -532,3 +532,28 @@ def test_one_picture_of_too_many_tiles_costs_no_other(
     assert leaving.value.code == 1
     assert "2000 at most" in large["error"]
     assert small["objects"] == []
+
+
+def test_one_question_too_long_does_not_end_an_evaluation(
+    here: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"image": "good.png", "question": question, "answers": ["yes"]}
+        for question in ("ok?", "Tell me something. " * 4000, "and now?")
+    ]
+    (here / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = ["--annotations", "q.jsonl", "--images", ".", "--model", str(tiny_checkpoint)]
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["eval", "vqa", *arguments, "--out", "out", "--max-new-tokens", "3", "--quiet"])
+    captured = capsys.readouterr()
+    assert leaving.value.code == 1
+    assert "1 pictures could not be read or asked about" in captured.err
+    assert json.loads((here / "out" / "scores.json").read_text())["scores"]["questions"] == 3
+
+
+@pytest.mark.parametrize("option", ["--model", "--out", "--predictions", "--images"])
+def test_empty_options_of_evaluations(here: Path, run: Any, option: str) -> None:
+    arguments = ["--annotations", "q.jsonl", "--images", ".", option, ""]
+    status, out, err = run("", "eval", "vqa", *arguments)
+    assert (status, out) == (2, "")
+    assert "is empty" in err

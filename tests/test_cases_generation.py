@@ -356,3 +356,12 @@ def test_no_name_is_no_model():
     """As of an environment variable that is not set; the bundled one would be a guess."""
     with pytest.raises(InputError, match="a checkpoint is a path or a name on the hub, not ''"):
         vlmtasks.load("")
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_question_for_all_that_is_too_long_is_no_fault_of_a_picture(vlm, batch_size):
+    options = {"on_error": "return", "batch_size": batch_size}
+    with pytest.raises(InputError, match="positions"):
+        vlm.answer([tiny_picture()] * 3, "e" * 600, **options)
+    (error,) = vlm.answer([tiny_picture()], ["e" * 600], **options)  # its own question
+    assert "positions" in str(error)

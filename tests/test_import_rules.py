@@ -56,11 +56,12 @@ MAY_IMPORT = {
     "evaluation": f"{_RESULTS} tasks datasets api vqvae",
     "demo": f"{_RESULTS} tasks datasets engine api evaluation vqvae",
     "__init__": "errors",
+    "cli_values": "",
     "cli_inputs": "errors picture_names",
     "cli_outputs": f"{_RESULTS} cli_inputs",
     "cli_run": f"{_RESULTS} tasks api cli_inputs cli_outputs",
-    "eval_cli": f"{_RESULTS} tasks api datasets evaluation",
-    "cli": f"{_BASE} __init__ cli_inputs cli_run eval_cli",
+    "eval_cli": f"{_RESULTS} tasks api datasets evaluation cli_values",
+    "cli": f"{_BASE} __init__ cli_values cli_inputs cli_run eval_cli",
     "__main__": "cli",
 }
 
@@ -69,7 +70,7 @@ ONLY_IN = {
     "transformers": set(),
     "torch": {"engine", "demo", "exports", "vqvae"},
     "pycocotools": {"rle", "evaluation"},
-    "typer": {"cli", "eval_cli"},
+    "typer": {"cli", "cli_values", "eval_cli"},
     "tokenizers": {"engine", "demo"},
     "huggingface_hub": {"engine"},
     "safetensors": {"engine", "demo", "vqvae"},

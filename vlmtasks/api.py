@@ -157,7 +157,7 @@ class VLM:
     ) -> list[str]:
         """A description. style: "caption" (as in COCO), "cap" (as on the web) or "describe"."""
         prompt = prompts.caption(lang, style)
-        return self._ask_text(tasks.CAPTION, image, [prompt] * len(image), options)
+        return self._ask_text(tasks.CAPTION, image, prompt, options)
 
     @_verb
     def answer(
@@ -186,7 +186,7 @@ class VLM:
     @_verb
     def ocr(self, image: list[AnyPicture], **options: Unpack[Options]) -> list[str]:
         """The text that is seen in the picture."""
-        return self._ask_text(tasks.OCR, image, [prompts.ocr()] * len(image), options)
+        return self._ask_text(tasks.OCR, image, prompts.ocr(), options)
 
     @_verb
     def detect(
@@ -275,7 +275,7 @@ class VLM:
         self,
         task: tasks.TextTask,
         pictures: list[AnyPicture],
-        asked: Sequence[PromptFor],
+        asked: PromptFor | Sequence[PromptFor],
         options: Options,
     ) -> list[str]:
         return self._ask(
@@ -290,7 +290,7 @@ class VLM:
         self,
         max_new_tokens: int,
         pictures: list[AnyPicture],
-        asked: Sequence[PromptFor],
+        asked: PromptFor | Sequence[PromptFor],
         read: Callable[[Generation, SizeWH], T],
         options: Options,
     ) -> list[T]:
@@ -420,15 +420,15 @@ def _load(
 
 def _for_each(
     pictures: list[AnyPicture], value: Any, name: str, make: Callable[[Any], PromptFor]
-) -> list[PromptFor]:
-    """A prompt for each picture, from one value for all or a list with one for each."""
+) -> PromptFor | list[PromptFor]:
+    """One prompt for all pictures from one value, or from a list one for each."""
     if not isinstance(value, list | tuple):
         if name != "box_xyxy" and not isinstance(value, str):
             raise PromptError(
                 f"{name} is {value!r:.80}; it must be a str, or a list with one str for each "
                 "picture"
             )
-        return [make(value)] * len(pictures)
+        return make(value)
     if len(value) != len(pictures):
         raise InputError(
             f"{name} is a list of {len(value)} for {len(pictures)} pictures; give one for all or "

@@ -91,22 +91,23 @@ class Settings:
 def ask(
     engine: "Callable[[], Engine]",
     pictures: Sequence[AnyPicture],
-    asked: Sequence[PromptFor],
+    asked: PromptFor | Sequence[PromptFor],
     read: Callable[[Generation, SizeWH], T],
     settings: Settings,
 ) -> list[T]:
     """Ask about every picture; results in the order of the pictures.
 
     engine: gives the engine; called only when there is a picture that can be read.
-    asked: a prompt for each picture.
+    asked: one prompt for all pictures, or a list with one for each.
     read: makes the result from a generation and the picture's size.
     ImageError and InputError name the picture and its place. With on_error "return" the list holds
-    them instead, except for a prompt that is the same for all and too long for the context.
+    them instead, except for a prompt for all that is too long for the context.
     """
     results: list[T] = []
-    is_shared = len({prompt if isinstance(prompt, str) else id(prompt) for prompt in asked}) == 1
+    is_shared = isinstance(asked, str) or callable(asked)
+    own = [asked] * len(pictures) if isinstance(asked, str) or callable(asked) else asked
     for batch in opened_batches(pictures, settings):
-        prompts = batch.each(lambda place, seen: _prompt(asked[place], seen))
+        prompts = batch.each(lambda place, seen: _prompt(own[place], seen))
         if prompts:
             encode_batch(engine(), batch)
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from vlmtasks import __version__
+from vlmtasks import __version__, cli_values
 from vlmtasks.cli_inputs import split_words
 from vlmtasks.errors import InputError
 from vlmtasks.eval_cli import app as eval_app
@@ -35,17 +35,6 @@ app = typer.Typer(
 app.add_typer(eval_app)
 
 
-def _not_empty(text: str) -> str:
-    """What an option says; "" is a shell variable that nobody set, and no default."""
-    if not text:
-        raise typer.BadParameter("it is empty; name something, or leave the option out")
-    return text
-
-
-def _path(text: str) -> Path:
-    return Path(_not_empty(text))
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run a command line (default: the program's own) and leave with its exit status."""
     app(args=arguments, prog_name="vlmtasks")
@@ -59,7 +48,7 @@ class Common:
         str | None,
         typer.Option(
             metavar="DIR",
-            parser=_not_empty,
+            parser=cli_values.not_empty,
             help="Checkpoint: a folder or a name on the hub. "
             "[default: VLMTASKS_MODEL or the bundled one]",
         ),
@@ -72,7 +61,9 @@ class Common:
     ] = None
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=_path, help="Write results there, not to stdout."),
+        typer.Option(
+            metavar="FILE", parser=cli_values.path, help="Write results there, not to stdout."
+        ),
     ] = None
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Exit with 0 although some pictures failed.")
@@ -109,7 +100,7 @@ _Save = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        parser=_path,
+        parser=cli_values.path,
         help="Draw what was found into this folder, or for one picture into this .png or .jpg.",
     ),
 ]
@@ -117,7 +108,7 @@ _MaskCodec = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        parser=_path,
+        parser=cli_values.path,
         help="vae-oid.npz, where the checkpoint names no mask codec.",
     ),
 ]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from vlmtasks import cli_values
+
 if TYPE_CHECKING:
     from vlmtasks.evaluation.commands import Common
 
@@ -26,11 +28,19 @@ app = typer.Typer(
 
 _NOT_IN_COMMAND = frozenset({"out", "quiet"})  # they change no figure
 
-_Annotations = Annotated[Path, typer.Option(metavar="FILE", help="The ground truth.")]
-_Images = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the pictures.")]
+_Annotations = Annotated[
+    Path, typer.Option(metavar="FILE", parser=cli_values.path, help="The ground truth.")
+]
+_Images = Annotated[
+    Path, typer.Option(metavar="DIR", parser=cli_values.path, help="The folder of the pictures.")
+]
 _Model = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Checkpoint. [default: VLMTASKS_MODEL or the bundled one]"),
+    typer.Option(
+        metavar="DIR",
+        parser=cli_values.not_empty,
+        help="Checkpoint. [default: VLMTASKS_MODEL or the bundled one]",
+    ),
 ]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 _Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
@@ -41,15 +51,25 @@ _MaxNewTokens = Annotated[
 _Limit = Annotated[int | None, typer.Option(min=1, help="Only the first pictures.")]
 _Out = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Where files go. [default: eval/BENCHMARK-ANNOTATIONS]"),
+    typer.Option(
+        metavar="DIR",
+        parser=cli_values.path,
+        help="Where files go. [default: eval/BENCHMARK-ANNOTATIONS]",
+    ),
 ]
 _Predictions = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Score this file; no model is loaded."),
+    typer.Option(
+        metavar="FILE", parser=cli_values.path, help="Score this file; no model is loaded."
+    ),
 ]
 _MaskCodec = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="vae-oid.npz, where the checkpoint names no mask codec."),
+    typer.Option(
+        metavar="FILE",
+        parser=cli_values.path,
+        help="vae-oid.npz, where the checkpoint names no mask codec.",
+    ),
 ]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 _Scale = Annotated[
@@ -63,7 +83,8 @@ def coco(
     context: typer.Context,
     annotations: _Annotations,
     images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of the pictures.")
+        Path | None,
+        typer.Option(metavar="DIR", parser=cli_values.path, help="The folder of the pictures."),
     ] = None,
     task: Annotated[Literal["detect", "segment"], typer.Option()] = "detect",
     classes: Annotated[
@@ -81,6 +102,7 @@ def coco(
         Path | None,
         typer.Option(
             metavar="FILE",
+            parser=cli_values.path,
             help="Score this predictions.jsonl or COCO results .json; no model is loaded.",
         ),
     ] = None,
@@ -171,7 +193,10 @@ def vqa(
     annotations: _Annotations,
     images: _Images,
     questions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="VQA v2's questions, if not in the lines.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", parser=cli_values.path, help="VQA v2's questions, if not in the lines."
+        ),
     ] = None,
     image_name: Annotated[
         str, typer.Option(help="File names of VQA v2's pictures.")
@@ -280,7 +305,7 @@ def _common(context: typer.Context, name: str) -> "Common":
     from vlmtasks.evaluation.commands import Common
 
     given = context.params
-    source = given["model"] or default_source()
+    source = default_source() if given["model"] is None else given["model"]
 
     def load() -> Any:
         model = LazyVLM(

@@ -170,7 +170,11 @@ def evaluate_text(common: Common, options: TextOptions) -> int:
     records = records[: len(items)]
     figures = _score_text(options, _protocol(head), items, records, paths)
     failed = [record for record in records if "error" in record]
-    notes = [f"{len(failed)} pictures could not be read: {failed[0]['error']}"] if failed else []
+    notes = (
+        [f"{len(failed)} pictures could not be read or asked about: {failed[0]['error']}"]
+        if failed
+        else []
+    )
     common.out.mkdir(parents=True, exist_ok=True)
     protocol = {**_protocol(head), "metric": _metric(options)}
     stamp = make_stamp(common.command, protocol, head)

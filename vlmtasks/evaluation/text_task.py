@@ -47,7 +47,10 @@ def fill_prompt(template: str, words: str) -> str:
 def ask_texts(
     vlm: "VLM", items: Sequence[tuple[TextItem, Path]], template: str, **options: Any
 ) -> list[dict[str, Any]]:
-    """The records of a batch. options: see `vlmtasks.batches.Options`; max_new_tokens is needed."""
+    """The records of a batch. options: see `vlmtasks.batches.Options`; max_new_tokens is needed.
+
+    A picture that cannot be read, or whose prompt is too long, has an "error" in place of "text".
+    """
     records: list[dict[str, Any]] = []
     readable: list[tuple[Any, str, dict[str, Any]]] = []
     for item, path in items:
@@ -59,8 +62,13 @@ def ask_texts(
         records.append(record)
     if readable:
         pictures, asked, targets = (list(column) for column in zip(*readable, strict=True))
-        for record, answer in zip(targets, vlm.generate(pictures, asked, **options), strict=True):
-            record |= {"text": answer.text, "finish_reason": answer.finish_reason}
+        options["on_error"] = "return"
+        answers: list[Any] = vlm.generate(pictures, asked, **options)
+        for record, answer in zip(targets, answers, strict=True):
+            if isinstance(answer, InputError):
+                record["error"] = str(answer)
+            else:
+                record |= {"text": answer.text, "finish_reason": answer.finish_reason}
     return records
 
 
