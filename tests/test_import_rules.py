@@ -1,8 +1,8 @@
 """The layers of the package: who may import whom, and what stays unloaded.
 
 errors, generation, picture_names, plain_numbers, lfs ← boxes, categories, rle, rgb ← tokens,
-images, masks ← prompts, results, draw ← tasks, datasets; engine beside them; api above; evaluation, then
-command lines on top. `vqvae` and `vlmtasks.demo` stand apart.
+images, masks ← prompts, results, draw ← tasks, datasets; engine beside them; api above; evaluation,
+then command lines on top. `vqvae` and `vlmtasks.demo` stand apart.
 """
 
 import ast
