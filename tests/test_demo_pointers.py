@@ -27,7 +27,8 @@ def targets() -> DenseTargets:
     patch_object[22] = 1
     patch_object[[33, 34, 43, 44]] = 2
     return DenseTargets(
-        patch_object, np.array([0, 22, 33]), np.array([CAT, DOG, CAT]), np.full(3, -100),
+        patch_object, np.zeros((100, 64), np.uint8),
+        np.array([0, 22, 33]), np.array([CAT, DOG, CAT]), np.full(3, -100),
         np.array([[0, 0, 13, 26], [26, 26, 38, 38], [38, 38, 64, 64]]),
         np.zeros((3, 16), int), np.zeros((3, 16, 16), np.float32), np.full((100, 2), -1),
         np.full((100, 2), -1), np.ones(3, int), np.zeros(3, int),

@@ -66,7 +66,8 @@ def test_kept_patches_hold_all_objects_and_their_centers():
     patch_object = np.full(100, -1)
     patch_object[40:50] = 0
     target = DenseTargets(
-        patch_object, np.array([45]), np.array([3]), np.array([-100]), np.zeros((1, 4), int),
+        patch_object, np.zeros((100, 64), np.uint8),
+        np.array([45]), np.array([3]), np.array([-100]), np.zeros((1, 4), int),
         np.zeros((1, 16), int), np.zeros((1, 16, 16), np.float32), np.full((100, 2), -1),
         np.full((100, 2), -1), np.ones(1, int), np.zeros(1, int),
     )  # fmt: skip

@@ -19,6 +19,7 @@ from vlmtasks.demo.dense import (
     DenseTargets,
     assign_patches,
     counts_and_ranks,
+    outlines,
     snap_loc,
 )
 from vlmtasks.demo.lettering import DIGITS, LETTERS
@@ -143,6 +144,7 @@ class BatchMaker:
         chars, char_order = _patch_chars(scene)
         targets = DenseTargets(
             patch_object=patch_object,
+            outlines=outlines(masks, patch_object),
             centers=centers,
             labels=labels,
             colors=np.array(

@@ -22,6 +22,7 @@ SNAP = 8  # boxes are taught on every 8th bin (1.25 px of 160): sharper answers,
 LOC_CHOICES = np.minimum(np.arange(0, 1024 + SNAP, SNAP), 1023)  # 129 taught bins
 COVERED, TOUCHED = 0.12, 0.02  # share of a patch that shows an object for sure; at all
 MASK_SIDE = 16
+OUTLINE_SIDE = 8
 CHARS_PER_PATCH = 2
 LONGEST_TEXT = 32  # characters whose places are told apart
 MOST_COUNTED = 9
@@ -39,6 +40,7 @@ class DenseTargets:
     """One picture. Index −1 means "nothing", −100 "do not ask"."""
 
     patch_object: np.ndarray  # (S,) index of the object shown, −1 background, −100 unsure
+    outlines: np.ndarray  # (S, OUTLINE_SIDE²) uint8, share of 0 … 255 that it covers of the patch
     centers: np.ndarray  # (O,) the patch that stands for each object
     labels: np.ndarray  # (O,) class index
     colors: np.ndarray  # (O,) colour index or −100
@@ -73,6 +75,7 @@ def keep_patches(
             replace(
                 target,
                 patch_object=target.patch_object[chosen],
+                outlines=target.outlines[chosen],
                 centers=np.searchsorted(chosen, target.centers),
                 chars=target.chars[chosen],
                 char_order=target.char_order[chosen],
@@ -114,6 +117,18 @@ def assign_patches(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return patch_object, centers
 
 
+def outlines(masks: np.ndarray, patch_object: np.ndarray) -> np.ndarray:
+    """`outlines` of DenseTargets, for visible masks (O, H, W)."""
+    cells = np.zeros((GRID * GRID, OUTLINE_SIDE**2), np.uint8)
+    for patch in np.flatnonzero(patch_object >= 0):
+        y, x = PATCH_SIZE * (patch // GRID), PATCH_SIZE * (patch % GRID)
+        own = masks[patch_object[patch], y : y + PATCH_SIZE, x : x + PATCH_SIZE]
+        size = PATCH_SIZE // OUTLINE_SIDE
+        shares = own.reshape(OUTLINE_SIDE, size, OUTLINE_SIDE, size).mean((1, 3))
+        cells[patch] = np.rint(255 * shares).flatten()
+    return cells
+
+
 class DenseHeads(nn.Module):
     """Asks each image token, with the embeddings of these token ids (digit_ids: of 0 … 9)."""
 
@@ -138,6 +153,7 @@ class DenseHeads(nn.Module):
         self.count = nn.Linear(size, size, bias=False)
         self.rank = nn.Linear(size, MOST_RANKED)
         self.char_order = nn.Linear(size, CHARS_PER_PATCH * LONGEST_TEXT)
+        self.outline = nn.Linear(size, OUTLINE_SIDE**2)
         for linear in (self.edges, self.color, self.mask, self.codes, self.chars, self.count):
             nn.init.normal_(linear.weight, std=size**-0.5)
         nn.init.normal_(self.code_keys.weight, std=0.3)
@@ -159,6 +175,10 @@ class DenseHeads(nn.Module):
                 where
             ]  # (N,) index over all objects
             losses |= self._objects(h[where], embeddings, of, targets, spread)
+            wanted = torch.from_numpy(np.stack([t.outlines for t in targets]))[where] / 255.0
+            losses["outline"] = F.binary_cross_entropy_with_logits(
+                self.outline(h[where]).float(), wanted
+            )
         return losses
 
     def _class(

@@ -131,6 +131,8 @@ def start_pointing(
         is_word = _direction(words[named], torch.cat((words[others], image)))
         center = center_direction / (image @ center_direction).std()
         is_image = _direction(image, words)
+        # The embeddings have grown in the tower stage: answers begin unsure instead of wrong.
+        model.language_model.norm.weight.fill_(-0.7)
         layers: list[Any] = list(model.language_model.layers)
         for layer in layers:
             _start_apart(layer.self_attn, is_image, is_text)

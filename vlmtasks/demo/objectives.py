@@ -13,7 +13,8 @@ from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
 from vlmtasks.engine.gemma import DecoderLayer, rope_tables, rotate
 from vlmtasks.engine.paligemma import PaliGemma, prefix_mask
 
-SEG_WEIGHT = 0.35  # sixteen codes a mask would drown the rest
+SEG_WEIGHT = 0.6  # sixteen codes a mask would drown the rest
+WORD_WEIGHT = 2.0  # an answer in words is often a single token
 PACKED_TOKENS = 160  # of all prompts and answers about one picture
 POINTING = ((2, 0), (2, 1), (3, 0))  # (layer, head) whose attention is taught where to look
 LENGTH_STEP = 40  # lengths of single prompts are padded to multiples of this
@@ -159,7 +160,7 @@ def token_loss(
             is_loc,
             _spread_loss(log_p[is_loc], wanted[is_loc] - vocabulary.loc_start, vocabulary, spread),
         )
-    weight = torch.where(is_seg, SEG_WEIGHT, 1.0)
+    weight = torch.where(is_seg, SEG_WEIGHT, torch.where(is_loc, 1.0, WORD_WEIGHT))
     parts = {"text": (loss * weight).sum() / weight.sum()}
     for name, chosen in (("loc", is_loc), ("seg", is_seg), ("word", ~is_loc & ~is_seg)):
         if chosen.any():
