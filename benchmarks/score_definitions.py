@@ -185,7 +185,7 @@ def score_table(bench: Bench, answers: Sequence[Answered], task: str) -> Iterato
         return f"{name:<32}" + "".join(f"{k} {100 * v:6.2f}  " for k, v in figures.items())
 
     top = bench.read(answers, task, Reading())
-    yield line("constant", [replace(one, scores=np.ones(len(one), np.float32)) for one in top])
+    yield line("constant", [_constant(one) for one in top])
     for score in SCORES:
         if score != "mask" or task == "segment":
             yield line(score, bench.read(answers, task, Reading(score)))
@@ -230,13 +230,23 @@ def recall_table(bench: Bench) -> Iterator[str]:
         answers = bench.answers("detect", "each", score="loc", **options)
         weighed = Reading("loc", stop_ids=bench.vlm.engine.stop_ids)
         plain = bench.read(answers, "detect", weighed)
-        for nms, reduce in _reductions():
+        for change, reduce in _changes():
             figures = bench.figures(answers, [reduce(one) for one in plain], "bbox")
-            yield f"{name + nms:<32}" + "".join(f"{k} {100 * v:6.2f}  " for k, v in figures.items())
+            yield f"{name + change:<32}" + "".join(
+                f"{k} {100 * v:6.2f}  " for k, v in figures.items()
+            )
 
 
-def _reductions() -> list[tuple[str, Callable[[Detections], Detections]]]:
-    return [("", lambda found: found), (", nms 0.5", lambda found: found.without_overlaps(0.5))]
+def _changes() -> list[tuple[str, Callable[[Detections], Detections]]]:
+    return [
+        (", constant scores", _constant),
+        ("", lambda found: found),
+        (", nms 0.5", lambda found: found.without_overlaps(0.5)),
+    ]
+
+
+def _constant(found: Detections) -> Detections:
+    return replace(found, scores=np.ones(len(found), np.float32))
 
 
 def _classes(scene: Scene, rng: np.random.Generator, absent: int) -> Names:
