@@ -9,6 +9,7 @@ from PIL import Image
 
 import vlmtasks
 from vlmtasks.api import BUNDLED
+from vlmtasks.boxes import box_iou
 
 FOLDER = BUNDLED["demo"]
 PICTURE = Path(vlmtasks.__file__).parent / "demo" / "pictures" / "scene.jpg"
@@ -47,10 +48,23 @@ def test_masks_come_from_the_codec_that_the_folder_names(vlm):
     assert vlm.mask_codec.fingerprint == vlm.engine.metadata["mask_codec"]["sha256"]
 
 
-def test_plain_greedy_answers_are_well_formed(vlm):
+def test_plain_greedy_answers_are_well_formed_and_the_grammar_does_not_change_them(vlm):
     encoded = vlm.encode_image(PICTURE)
     for label in ("cat", "dog", "car", "tree", "guitar"):
-        for found in (vlm.detect(encoded, label), vlm.segment(encoded, label)):
+        for verb in (vlm.detect, vlm.segment):
+            found = verb(encoded, label, constrain=False)
             assert found.dropped == ()
             assert found.finish_reason == "stop"
             assert set(found.labels) <= {label}
+            assert verb(encoded, label).text == found.text
+
+
+def test_two_cats_and_a_dog_are_found_and_nothing_else(vlm):
+    """Boxes read off the picture, which no training saw."""
+    encoded = vlm.encode_image(PICTURE)
+    found = vlm.segment(encoded, "cat ; dog")
+    truth = np.array([[84, 256, 260, 440], [100, 24, 366, 224], [308, 360, 430, 458]], float)
+    assert found.labels == ("cat", "cat", "dog")
+    assert np.diag(box_iou(truth, found.boxes_xyxy)).min() > 0.7
+    assert vlm.answer(encoded, "how many cats?") == "2"
+    assert [len(vlm.detect(encoded, label)) for label in ("car", "tree", "guitar")] == [0, 0, 0]
