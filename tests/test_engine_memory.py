@@ -22,13 +22,17 @@ def resident():
     pairs = (line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
     return {k: int(v.split()[0]) * 1024 for k, v in pairs if k in ("VmRSS", "RssAnon", "VmHWM")}
 
+def ask(engine, width):
+    image = EncodedImage(torch.zeros(16, width, dtype=engine.dtype), (9, 9), engine.fingerprint)
+    engine.generate([image], ["detect cat"], max_new_tokens=3)
+
 warm, real = sys.argv[1:]
-Engine.load(warm, device="cpu")
+small = Engine.load(warm, device="cpu")
+ask(small, small.network.config.text_config.hidden_size)  # the kernels' own memory comes first
 before = resident()
 engine = Engine.load(real, device="cpu")
 loaded = resident()
-image = EncodedImage(torch.zeros(16, 1024, dtype=engine.dtype), (9, 9), engine.fingerprint)
-engine.generate([image], ["detect cat"], max_new_tokens=3)
+ask(engine, 1024)
 after = resident()
 print(json.dumps([before, loaded, after]))
 """
@@ -51,7 +55,6 @@ def test_resident_memory_is_the_file_once(tmp_path):
     before, loaded, after = json.loads(out.splitlines()[-1])
     assert size > 200e6
     assert loaded["VmRSS"] - before["VmRSS"] < 0.1 * size  # mapped, hardly read
-    # A second copy would make it 2; bfloat16 kernels of some CPUs keep some scratch of their own.
-    assert after["VmRSS"] - before["VmRSS"] < 1.3 * size
-    assert after["VmHWM"] - before["VmRSS"] < 1.3 * size
+    assert after["VmRSS"] - before["VmRSS"] < 1.1 * size
+    assert after["VmHWM"] - before["VmRSS"] < 1.1 * size
     assert after["RssAnon"] - before["RssAnon"] < 0.1 * size
