@@ -7,6 +7,7 @@ I09 damaged files · G10 finish reasons · T05, T10 prompts · W13 adapters · C
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -557,3 +558,12 @@ def test_empty_options_of_evaluations(here: Path, run: Any, option: str) -> None
     status, out, err = run("", "eval", "vqa", *arguments)
     assert (status, out) == (2, "")
     assert "is empty" in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes stdout as a POSIX shell does")
+def test_a_closed_stdout_is_told_and_nothing_is_asked():
+    command = f"{shlex.quote(sys.executable)} -m vlmtasks caption gone.jpg >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "stdout is closed" in done.stderr
+    assert "--output" in done.stderr

@@ -293,6 +293,15 @@ def test_i09_the_head_alone_is_an_error(file_format, length):
         open_image(saved(NOISE, file_format)[:length])
 
 
+@pytest.mark.parametrize("place", [0.25, 0.5, 0.9])
+def test_i09_a_damaged_byte_in_the_pixels_of_a_png_is_an_error(place):
+    """Pillow reads a PNG's pixels for its metadata too; the error must not be lost there."""
+    data = bytearray(saved(NOISE, "PNG"))
+    data[int(place * len(data))] ^= 255
+    with pytest.raises(ImageError, match="damaged"):
+        open_image(bytes(data))
+
+
 # --- I11 grey, 1 bit and arrays ------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from vlmtasks.cli_outputs import (
     Overlays,
     Stream,
 )
-from vlmtasks.errors import VlmtasksError
+from vlmtasks.errors import InputError, VlmtasksError
 from vlmtasks.prompts import class_names
 from vlmtasks.results import Detections
 from vlmtasks.tasks import TASKS
@@ -90,6 +90,8 @@ def _answer_all(job: Job) -> Iterator[bool]:
         stream: Stream = sys.stdout
         if job.common.output not in (None, Path("-")):
             stream = stack.enter_context(closing(OutputFile(job.common.output, inputs)))
+        elif stream is None:  # Python's word for a closed one
+            raise InputError("stdout is closed, so results would be lost; give --output FILE")
         output = stack.enter_context(closing(_output(job, stream, inputs)))
         for place, answer in enumerate(_answers(ask, inputs, job.common.batch_size)):
             if isinstance(answer, str):

@@ -96,9 +96,12 @@ def _decode(
 def _upright_rgb(image: Image.Image, name: str, keep_orientation: bool) -> Image.Image:
     if min(image.size) < 1:
         raise ImageError(f"{name} has the size {image.size}; it must have at least one pixel")
-    stored_as = _orientation(image)
+    # Only TIFF is asked before loading: for the metadata of a PNG Pillow reads its pixels, and
+    # damage in them would pass for damaged metadata.
+    stored_as = _orientation(image) if image.format == "TIFF" else None
     image.load()
     left_over = _orientation(image)  # Pillow has already turned TIFF files
+    stored_as = left_over if stored_as is None else stored_as
     rgb = rgb_from_image(image, name)
     if not keep_orientation:
         turn = _UPRIGHT.get(left_over)
