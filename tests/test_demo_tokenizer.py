@@ -79,7 +79,9 @@ def test_decoding_keeps_loc_and_seg_but_not_the_special_tokens(tokenizer):
 
 
 def test_transformers_reads_the_folder_as_the_same_tokenizer(folder, tokenizer):
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="pip install 'vlmtasks[reference]' to compare with it"
+    )
     loaded = transformers.AutoTokenizer.from_pretrained(folder)
     assert loaded.get_vocab() == tokenizer.get_vocab()
     for text in ("segment key ; guitar", "two cats and OIL 7", "<loc0009> x"):
@@ -89,7 +91,9 @@ def test_transformers_reads_the_folder_as_the_same_tokenizer(folder, tokenizer):
 
 
 def test_transformers_processor_builds_the_prompt(folder, tokenizer):
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="pip install 'vlmtasks[reference]' to compare with it"
+    )
     processor = transformers.PaliGemmaProcessor.from_pretrained(folder)
     picture = Image.new("RGB", (300, 200))
     inputs = processor(images=picture, text="<image>detect cat", return_tensors="np")

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from word_vocabulary import WordVocabulary
 
 from benchmarks import grammar_fuzz
-from vlmtasks.api import BUNDLED, VLM, load
+from vlmtasks.api import VLM, load
 from vlmtasks.demo.tokenizer import build_tokenizer
 from vlmtasks.engine import Engine
 from vlmtasks.engine.decoding import Answer, decode_steps
@@ -460,8 +460,6 @@ def test_untrained_network_keeps_its_well_formed_answers(tmp_path: Path, model_t
 
 
 def test_demo_checkpoint_keeps_its_well_formed_answers(drawings: None) -> None:
-    if not BUNDLED["demo"].is_dir():
-        pytest.skip("the demo checkpoint is not there: it is trained with vlmtasks.demo.train")
     from vlmtasks.demo.scenes import scene_at
 
     vlm = load("demo", device="cpu")
