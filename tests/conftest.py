@@ -40,8 +40,9 @@ def shared_data() -> Path:
 def drawings() -> None:
     """The demo's rendered drawings; tests that need them skip where they were never fetched."""
     from vlmtasks.demo.assets import PACKS, drawings_path
+    from vlmtasks.demo.icons import icons_path
 
-    if not all(drawings_path(vendor).is_file() for vendor in PACKS):
+    if not all(path.is_file() for path in (*map(drawings_path, PACKS), icons_path())):
         pytest.skip("the demo's drawings are not in the cache: python -m vlmtasks.demo.assets")
 
 

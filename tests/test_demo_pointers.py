@@ -41,7 +41,8 @@ def ids(text: str) -> tuple[int, ...]:
 
 def test_records_look_at_their_objects_in_order(vocabulary, targets):
     box = "<loc0000><loc0000><loc0104><loc0208>"
-    points = points_of_objects(ids(f"{box} cat ; {box} dog"), [2, 1], targets, vocabulary)
+    boxes = [targets.loc_choices[row] for row in (2, 1)]
+    points = points_of_objects(ids(f"{box} cat ; {box} dog"), [2, 1], boxes, targets, vocabulary)
     assert points[:4] == ((33, 34, 43, 44),) * 4
     assert points[4:7] == ((), (), ())  # " cat", " ;", " "
     assert points[7:11] == ((22,),) * 4
@@ -50,7 +51,7 @@ def test_records_look_at_their_objects_in_order(vocabulary, targets):
 
 def test_codes_look_at_their_cells(vocabulary, targets):
     text = "<loc0304><loc0304><loc0512><loc0512>" + "<seg001>" * 16 + " cat"
-    points = points_of_objects(ids(text), [2], targets, vocabulary)
+    points = points_of_objects(ids(text), [2], [targets.loc_choices[2]], targets, vocabulary)
     # the box is from 2.97 to 5.0 patches; the first cell's middle is at 3.22, the last's at 4.7
     assert points[4] == (22, 23, 32, 33)
     assert points[4 + 15] == (44,)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vlmtasks.demo.batches import crop_to_bins
+from vlmtasks.demo.batches import BatchMaker, crop_to_bins, shift_box
 from vlmtasks.demo.dense import (
     LOC_CHOICES,
     DenseTargets,
@@ -18,7 +18,7 @@ from vlmtasks.demo.dense import (
 )
 from vlmtasks.demo.evaluate import classes_named
 from vlmtasks.demo.network import build_model, start_pointing, whiten_patches
-from vlmtasks.demo.objectives import packed_loss, prefix_loss
+from vlmtasks.demo.objectives import END_WORTH, code_labels, packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
 
 
@@ -144,6 +144,71 @@ def test_the_official_loss_is_that_of_the_network(model, vocabulary):
         wanted = torch.nn.functional.cross_entropy(logits[0, 102:104], torch.tensor([200, 1]))
         given = prefix_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"]
     assert given.item() == pytest.approx(wanted.item(), abs=1e-5)
+
+
+def test_the_end_of_boxes_counts_less_than_the_end_of_words(model, vocabulary):
+    image_tokens = torch.randn(1, 100, 256, generator=torch.Generator().manual_seed(0))
+
+    def loss(task: str) -> float:
+        prompt = PromptIds((2, 100, vocabulary.newline), (200, 1), task)
+        with torch.no_grad():
+            return packed_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"].item()
+
+    prompt = PromptIds((2, 100, vocabulary.newline), (200,), "presence")
+    with torch.no_grad():
+        word = packed_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"].item()
+    end = 2 * loss("presence") - word
+    expected = (word + END_WORTH * end) / (1 + END_WORTH)
+    assert loss("detect") == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_fed_may_differ_from_what_is_wanted(model, vocabulary):
+    image_tokens = torch.randn(1, 100, 256, generator=torch.Generator().manual_seed(0))
+    prefix = (2, 100, vocabulary.newline)
+    prompt = PromptIds(prefix, (200, 250, 1), "a", given=(201, 250, 1))
+    image = model.config.image_token_index
+    ids = torch.tensor([[image] * 100 + [*prefix, 201, 250, 1]])
+    is_prefix = torch.arange(106)[None] < 103
+    with torch.no_grad():
+        logits = model(ids, is_prefix, torch.ones_like(is_prefix), [image_tokens[0]])
+        wanted = torch.nn.functional.cross_entropy(logits[0, 102:105], torch.tensor([200, 250, 1]))
+        given = prefix_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"]
+    assert given.item() == pytest.approx(wanted.item(), abs=1e-5)
+
+
+def test_codes_share_their_label_with_those_that_draw_alike():
+    labels = code_labels()
+    assert labels.shape == (128, 128)
+    assert torch.allclose(labels.sum(1), torch.ones(128))
+    assert (labels.argmax(1) == torch.arange(128)).all()
+    assert 0.05 < labels.diagonal().mean() < 0.6
+
+
+def test_shifted_boxes_keep_near_and_upright():
+    rng = np.random.default_rng(0)
+    box = np.array([20, 30, 60, 90])
+    moved = np.stack([shift_box(rng, box) for _ in range(500)])
+    assert (moved[:, 2:] > moved[:, :2]).all()
+    assert np.abs((moved - box).mean(0)).max() < 0.6
+    assert (moved - box).std(0) == pytest.approx([2.4, 3.6, 2.4, 3.6], abs=0.3)
+    assert (shift_box(rng, np.array([0, 0, 1, 1])) == [0, 0, 1, 1]).all()
+
+
+@pytest.mark.usefixtures("drawings")
+def test_masks_are_taught_within_the_box_that_is_fed(vocabulary):
+    batch = BatchMaker(vocabulary, None).make(seed=0, number=0, batch_size=6, prompts=8)
+    segments = [
+        p for row in batch.prompts for p in row if p.task == "segment" and len(p.suffix) > 1
+    ]
+    assert segments
+    for prompt in segments:
+        assert len(prompt.given) == len(prompt.suffix)
+        differs = [a != b for a, b in zip(prompt.given, prompt.suffix, strict=True)]
+        kinds = [0 <= t - vocabulary.loc_start < 1024 for t in prompt.suffix]
+        assert not any(d and not loc for d, loc in zip(differs, kinds, strict=True))
+    assert any(prompt.given != prompt.suffix for prompt in segments)
+    boxes = [p for row in batch.prompts for p in row if p.task == "detect"]
+    assert all(prompt.given == prompt.suffix for prompt in boxes)
 
 
 def test_image_tokens_start_without_looking_at_prompts(vocabulary):

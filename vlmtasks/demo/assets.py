@@ -1,6 +1,6 @@
 """Emoji drawings as pixels: npm packs of SVG, rendered once and cached.
 
-    python -m vlmtasks.demo.assets        fetches and renders all of them
+    python -m vlmtasks.demo.assets        fetches and renders all of them, icons.py's too
 
 The table below names the drawings that clearly show one object of a class; it was checked by eye.
 The packs are `@iconify-json/<vendor>`; the cache folder is `VLMTASKS_CACHE` or ~/.cache/vlmtasks.
@@ -125,7 +125,7 @@ _WATER_TOLERANCE = 75
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """One emoji: rgba (SIDE, SIDE, 4) uint8, straight alpha."""
+    """One emoji or icon: rgba (H, W, 4) uint8, straight alpha, the longer side SIDE."""
 
     vendor: str
     name: str
@@ -152,17 +152,12 @@ def drawing_names(vendor: str) -> list[tuple[str, str]]:
     ]
 
 
-def pack_path(vendor: str) -> Path:
-    """Where the npm tarball of a vendor lies in the cache."""
-    return cache_folder() / "npm" / f"iconify-json-{vendor}-{PACKS[vendor]}.tgz"
-
-
-def fetch_pack(vendor: str) -> Path:
-    """The npm tarball of a vendor, fetched with `npm pack` when it is not in the cache."""
-    path = pack_path(vendor)
+def fetch_pack(name: str, version: str) -> Path:
+    """An npm tarball of `@iconify-json`, fetched with `npm pack` when it is not in the cache."""
+    path = cache_folder() / "npm" / f"iconify-json-{name}-{version}.tgz"
     if path.is_file():
         return path
-    package = f"@iconify-json/{vendor}@{PACKS[vendor]}"
+    package = f"@iconify-json/{name}@{version}"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         subprocess.run(["npm", "pack", "--silent", package], cwd=path.parent, check=True)
@@ -189,26 +184,28 @@ def load_drawings(vendor: str) -> tuple[Drawing, ...]:
 
 
 def _render_pack(vendor: str, names: list[str]) -> dict[str, np.ndarray]:
-    with tarfile.open(fetch_pack(vendor)) as tar:
+    with tarfile.open(fetch_pack(vendor, PACKS[vendor])) as tar:
         pack = json.load(tar.extractfile("package/icons.json"))  # type: ignore[arg-type]
     rendered = {}
     for name in names:
-        icon = _find_icon(pack, name)
+        icon = find_icon(pack, name)
         width, height = (icon.get(side, pack[side]) for side in ("width", "height"))
-        rgba = _render_svg(icon["body"], width, height)
+        rgba = render_svg(icon["body"], width, height)
         if vendor in _WATER_VENDORS and name in _NAMES["boat"].split():
             rgba = _drain(rgba)
         rendered[name] = _keep_largest_part(rgba) if name in _LARGEST_PART else rgba
     return rendered
 
 
-def _find_icon(pack: dict, name: str) -> dict:
+def find_icon(pack: dict, name: str) -> dict:
+    """The entry of a pack's icons.json, aliases followed."""
     while name in pack.get("aliases", {}):
         name = pack["aliases"][name]["parent"]
     return pack["icons"][name]
 
 
-def _render_svg(body: str, width: float, height: float) -> np.ndarray:
+def render_svg(body: str, width: float, height: float) -> np.ndarray:
+    """(H, W, 4) uint8 RGBA, the longer side SIDE, of an SVG's content of width × height."""
     try:
         import resvg_py
     except ImportError as error:
@@ -247,8 +244,11 @@ def _drain(rgba: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
+    from vlmtasks.demo.icons import icons_path, load_icons  # it imports this module
+
     for vendor in PACKS:
         print(f"{vendor}: {len(load_drawings(vendor))} drawings in {drawings_path(vendor)}")
+    print(f"{len(load_icons())} icons in {icons_path()}")
 
 
 if __name__ == "__main__":

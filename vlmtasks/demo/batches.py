@@ -36,6 +36,9 @@ from vqvae import MaskCodec
 ALPHABET = LETTERS + DIGITS
 AHEAD = 6  # batches drawn in advance
 PHOTO_SHARE = 0.2
+BOX_SHIFT = 0.06  # of a side, the model's own error
+# reading is learnt slowly: more lettering than in use
+LETTERED_SHARE, CROWDED_LETTERED_SHARE = 0.3, 0.5
 
 
 @dataclass
@@ -103,7 +106,7 @@ class BatchMaker:
             self.photos = Photographs(photos)
 
     def make(self, seed: int, number: int, batch_size: int, prompts: int) -> Batch:
-        rngs, scenes, dense, texts = [], [], [], []
+        scenes, dense, asked = [], [], []
         for index in range(number * batch_size, (number + 1) * batch_size):
             rng = np.random.default_rng((seed, 10, index))
             if self.photos is not None and rng.random() < PHOTO_SHARE:
@@ -111,21 +114,28 @@ class BatchMaker:
             else:
                 # without prompts only the tower learns, the more the fuller a picture is
                 crowded = not prompts and rng.random() < 0.75
-                scene = make_scene(rng, "train", crowded=crowded)
+                share = CROWDED_LETTERED_SHARE if crowded else LETTERED_SHARE
+                scene = make_scene(rng, "train", crowded=crowded, lettered_share=share)
             scenes.append(scene)
-            rngs.append(rng)
             dense.append(self._targets(scene))
-        # One call of the codec for all masks: it is a quarter of the work otherwise.
-        crops = np.concatenate([crops for _, crops in dense])
-        ends = np.cumsum([len(crops) for _, crops in dense])
-        codes = np.split(self.codec.encode(crops), ends[:-1])
-        targets = [
-            replace(target, codes=own) for (target, _), own in zip(dense, codes, strict=True)
-        ]
-        for scene, rng, own in zip(scenes, rngs, targets, strict=True):
             examples = make_prompts(scene, rng, prompts) if prompts else []
-            ids = [self._prompt_ids(example, scene, own) for example in examples]
-            texts.append(_within_budget(ids))
+            asked.append([_Asked.of(example, scene, dense[-1][0], rng) for example in examples])
+        # One call of the codec for all masks: it is a quarter of the work otherwise.
+        records = [record for row in asked for one in row for record in one.records]
+        masked = [record for record in records if record.crop is not None]
+        crops = [crop for _, own in dense for crop in own] + [record.crop for record in masked]
+        codes = self.codec.encode(np.array(crops, np.float32).reshape(-1, 64, 64))
+        ends = np.cumsum([len(own) for _, own in dense])
+        *own_codes, rest = np.split(codes, ends)
+        targets = [
+            replace(target, codes=own) for (target, _), own in zip(dense, own_codes, strict=True)
+        ]
+        for record, own in zip(masked, rest, strict=True):
+            record.codes = own.tolist()
+        texts = [
+            _within_budget([self._prompt_ids(one, scene, own) for one in row])
+            for row, scene, own in zip(asked, scenes, targets, strict=True)
+        ]
         return Batch(np.stack([scene.picture for scene in scenes]), targets, texts)
 
     def _targets(self, scene: Scene) -> tuple[DenseTargets, np.ndarray]:
@@ -160,39 +170,93 @@ class BatchMaker:
         )
         return targets, crops
 
-    def _prompt_ids(self, example: Example, scene: Scene, dense: DenseTargets) -> PromptIds:
-        """Answers name the taught bins and the codes of the mask within them."""
-        text = example.text
-        order: list[int] = []
-        if example.targets:
-            size_wh = (IMAGE_SIZE, IMAGE_SIZE)
-            row_of = {
-                (item.label, encode_box(item.box_xyxy, size_wh)): row
-                for row, item in enumerate(scene.objects)
-            }
-            order = [row_of[target.label, target.loc_yxyx] for target in example.targets]
-            text = format_objects(
-                format_object(
-                    tuple(LOC_CHOICES[snap_loc(target.loc_yxyx)].tolist()),
-                    target.label,
-                    None if target.mask is None else dense.codes[row].tolist(),
+    def _prompt_ids(self, asked: "_Asked", scene: Scene, dense: DenseTargets) -> PromptIds:
+        """Answers name the taught bins and the codes of the mask within the box that is fed."""
+        example, records = asked.example, asked.records
+        text = given = example.text
+        if records:
+            text, given = (
+                format_objects(
+                    format_object(tuple(LOC_CHOICES[box].tolist()), record.label, record.codes)
+                    for box, record in zip(boxes, records, strict=True)
                 )
-                for target, row in zip(example.targets, order, strict=True)
+                for boxes in (
+                    [record.loc_choices for record in records],
+                    [record.fed_choices for record in records],
+                )
             )
         prefix = (BOS_ID, *self._encode(example.prefix), self.vocabulary.newline)
-        suffix = (*self._encode(text), EOS_ID)
-        if order:
-            points = points_of_objects(suffix, order, dense, self.vocabulary)
+        suffix, fed = ((*self._encode(answer), EOS_ID) for answer in (text, given))
+        if records:
+            points = points_of_objects(
+                suffix, [record.row for record in records],
+                [record.fed_choices for record in records], dense, self.vocabulary,
+            )  # fmt: skip
         elif example.task == "ocr":
             points = points_of_lettering(suffix, scene, self.vocabulary)
         elif example.task in ("question", "caption_box"):
             points = ((),) * len(suffix)
         else:
             points = points_of_words(prefix, suffix, dense, self.vocabulary)
-        return PromptIds(prefix, suffix, example.task, points)
+        return PromptIds(prefix, suffix, example.task, points, fed)
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@dataclass
+class _Record:
+    """One record of an answer: object `row` of the scene.
+
+    loc_choices: the true box (4,) in taught bins; fed_choices: the box that the model is told to
+    have said; crop: (64, 64) the mask in the latter, with its codes, None for `detect`.
+    """
+
+    row: int
+    label: str
+    loc_choices: np.ndarray
+    fed_choices: np.ndarray
+    crop: np.ndarray | None
+    codes: list[int] | None = None
+
+
+@dataclass
+class _Asked:
+    example: Example
+    records: list[_Record]
+
+    @classmethod
+    def of(
+        cls, example: Example, scene: Scene, dense: DenseTargets, rng: np.random.Generator
+    ) -> "_Asked":
+        size_wh = (IMAGE_SIZE, IMAGE_SIZE)
+        row_of = {
+            (item.label, encode_box(item.box_xyxy, size_wh)): row
+            for row, item in enumerate(scene.objects)
+        }
+        records = []
+        for target in example.targets:
+            row = row_of[target.label, target.loc_yxyx]
+            choices = snap_loc(target.loc_yxyx)
+            if target.mask is None:
+                records.append(_Record(row, target.label, choices, choices, None))
+                continue
+            fed = shift_box(rng, choices)
+            crop = crop_to_bins(target.mask, LOC_CHOICES[fed])
+            records.append(_Record(row, target.label, choices, fed, crop))
+        return cls(example, records)
+
+
+def shift_box(rng: np.random.Generator, loc_choices: np.ndarray) -> np.ndarray:
+    """A box of taught bins (4,) y x y x as the model might say it: its edges a little off.
+
+    Masks are learnt within such boxes: a mask that only fits the true box is lost with every error.
+    """
+    y1, x1, y2, x2 = loc_choices
+    sides = np.array([y2 - y1, x2 - x1] * 2)
+    shifts = np.rint(rng.normal(0, 1, 4) * BOX_SHIFT * sides).astype(np.int64)
+    moved = (loc_choices + shifts).clip(0, len(LOC_CHOICES) - 1)
+    return moved if (moved[2:] - moved[:2] >= 2).all() else loc_choices
 
 
 def _within_budget(prompts: list[PromptIds]) -> list[PromptIds]:

@@ -63,14 +63,14 @@ class _Block(NamedTuple):
 
 
 def draw_words(
-    rng: np.random.Generator, split: Split, canvas: np.ndarray
+    rng: np.random.Generator, split: Split, canvas: np.ndarray, lines: int
 ) -> tuple[tuple[Word, ...], np.ndarray]:
-    """Draw one to three lines of lettering on canvas (H, W, 3) float32.
+    """Draw so many lines of one word each on canvas (H, W, 3) float32.
 
     Returns the words in reading order and the mask (H, W) bool of the pixels that they need.
     """
     size = canvas.shape[0]
-    texts = [random_text(rng, split) for _ in range(1 + int(rng.choice(3, p=(0.55, 0.3, 0.15))))]
+    texts = [random_text(rng, split) for _ in range(lines)]
     fonts = (TEST_FONT,) if split == "test" else TRAIN_FONTS
     font = fonts[rng.integers(len(fonts))]
     weights = _FONT_FILES[font][1]

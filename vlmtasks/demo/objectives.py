@@ -3,6 +3,8 @@
 Letters: B pictures, S image tokens, R prompts of one picture, L tokens, D width, V vocabulary.
 """
 
+from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,8 +14,12 @@ from vlmtasks.demo.dense import LOC_CHOICES
 from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
 from vlmtasks.engine.gemma import DecoderLayer, rope_tables, rotate
 from vlmtasks.engine.paligemma import PaliGemma, prefix_mask
+from vqvae import MaskCodec
 
 SEG_WEIGHT = 0.6  # sixteen codes a mask would drown the rest
+CODE_SPREAD = 13.0  # of code labels, in the codebook's space: the nearest codes are 14 away
+# An empty answer is one token, a box begins with one of many bins: at even odds the end would win.
+END_WORTH = 0.5
 WORD_WEIGHT = 2.0  # an answer in words is often a single token
 PACKED_TOKENS = 160  # of all prompts and answers about one picture
 POINTING = ((2, 0), (2, 1), (3, 0))  # (layer, head) whose attention is taught where to look
@@ -38,18 +44,19 @@ def packed_loss(
     shape = (len(prompts), longest)
     ids, owner = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
     is_prefix, positions = np.zeros(shape, bool), np.zeros(shape, np.int64)
-    wanted = np.full(shape, -100, np.int64)
+    wanted, worth = np.full(shape, -100, np.int64), np.ones(shape, np.float32)
     looks = np.zeros((*shape, S), bool)
     for b, row in enumerate(prompts):
         start = 0
         for number, prompt in enumerate(row):
-            both = prompt.prefix + prompt.suffix
+            both = prompt.fed
             at = slice(start, start + len(both))
             ids[b, at], owner[b, at] = both, number
             positions[b, at] = S + np.arange(len(both))
             is_prefix[b, start : start + len(prompt.prefix)] = True
             last = start + len(prompt.prefix) - 1
             wanted[b, last : last + len(prompt.suffix)] = prompt.suffix
+            worth[b, last + len(prompt.suffix) - 1] = end_worth(prompt)
             for offset, patches in enumerate(prompt.points):
                 looks[b, last + offset, list(patches)] = True
             start += len(both)
@@ -63,7 +70,9 @@ def packed_loss(
     image_positions = np.broadcast_to(np.arange(S), (shape[0], S))
     where = torch.from_numpy(np.concatenate((image_positions, positions), 1))
     hidden, point = _run(model, x, where, mask[:, None], torch.from_numpy(looks))
-    losses = token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+    losses = token_loss(
+        model, hidden, torch.from_numpy(wanted), torch.from_numpy(worth), vocabulary, spread
+    )
     return losses | {"point": point}
 
 
@@ -84,14 +93,16 @@ def prefix_loss(
     is_prefix = np.zeros((len(flat), S + longest), bool)
     valid = np.zeros((len(flat), S + longest), bool)
     wanted = np.full((len(flat), longest), -100, np.int64)
+    worth = np.ones((len(flat), longest), np.float32)
     looks = np.zeros((len(flat), longest, S), bool)
     for r, prompt in enumerate(flat):
-        both = prompt.prefix + prompt.suffix
+        both = prompt.fed
         ids[r, : len(both)] = both
         is_prefix[r, : S + len(prompt.prefix)] = True
         valid[r, : S + len(both)] = True
         last = len(prompt.prefix) - 1
         wanted[r, last : len(both) - 1] = prompt.suffix
+        worth[r, len(both) - 2] = end_worth(prompt)
         for offset, patches in enumerate(prompt.points):
             looks[r, last + offset, list(patches)] = True
     mask = prefix_mask(torch.from_numpy(is_prefix), torch.from_numpy(valid))
@@ -99,7 +110,9 @@ def prefix_loss(
     x = torch.cat((image_tokens[rows], text), 1)
     positions = torch.arange(S + longest).expand(len(flat), -1)
     hidden, point = _run(model, x, positions, mask[:, None], torch.from_numpy(looks))
-    losses = token_loss(model, hidden, torch.from_numpy(wanted), vocabulary, spread)
+    losses = token_loss(
+        model, hidden, torch.from_numpy(wanted), torch.from_numpy(worth), vocabulary, spread
+    )
     return losses | {"point": point}
 
 
@@ -143,15 +156,24 @@ def _pointing_loss(
     return -on_target.logsumexp(-1).mean()
 
 
+def end_worth(prompt: PromptIds) -> float:
+    """Weight of an answer's end token."""
+    return END_WORTH if prompt.task in ("detect", "segment") else 1.0
+
+
 def token_loss(
-    model: PaliGemma, hidden: Tensor, wanted: Tensor, vocabulary: DemoVocabulary, spread: float
-) -> dict[str, Tensor]:
-    """Mean cross-entropy of the wanted ids (−100: not asked); location labels are spread.
+    model: PaliGemma, hidden: Tensor, wanted: Tensor, worth: Tensor, vocabulary: DemoVocabulary,
+    spread: float,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Mean cross-entropy of the wanted ids (−100: not asked) with weights of their own.
+
+    Location labels are spread, mask codes share their label with codes that draw alike.
 
     Returns "text" (the loss to minimise) and, for the log, its parts "loc", "seg", "word".
     """
     asked = wanted >= 0
-    wanted, log_p = wanted[asked], model.logits(hidden[asked]).float().log_softmax(-1)
+    wanted, worth = wanted[asked], worth[asked]
+    log_p = model.logits(hidden[asked]).float().log_softmax(-1)
     loss = -log_p.gather(1, wanted[:, None])[:, 0]
     is_loc = (wanted >= vocabulary.loc_start) & (wanted < vocabulary.loc_start + 1024)
     is_seg = (wanted >= vocabulary.seg_start) & (wanted < vocabulary.seg_start + 128)
@@ -160,12 +182,26 @@ def token_loss(
             is_loc,
             _spread_loss(log_p[is_loc], wanted[is_loc] - vocabulary.loc_start, vocabulary, spread),
         )
-    weight = torch.where(is_seg, SEG_WEIGHT, torch.where(is_loc, 1.0, WORD_WEIGHT))
+    if is_seg.any():
+        codes = log_p[is_seg, vocabulary.seg_start : vocabulary.seg_start + 128]
+        labels = code_labels()[wanted[is_seg] - vocabulary.seg_start]
+        loss = loss.masked_scatter(is_seg, -(labels * codes).sum(1))
+    weight = worth * torch.where(is_seg, SEG_WEIGHT, torch.where(is_loc, 1.0, WORD_WEIGHT))
     parts = {"text": (loss * weight).sum() / weight.sum()}
     for name, chosen in (("loc", is_loc), ("seg", is_seg), ("word", ~is_loc & ~is_seg)):
         if chosen.any():
             parts[name] = loss[chosen].mean()
     return parts
+
+
+@cache
+def code_labels() -> Tensor:
+    """(128, 128) labels of each code: itself and, less, the codes whose vectors are near.
+
+    Greedy decoding then takes the code that errs least among the likely ones.
+    """
+    vectors = torch.from_numpy(MaskCodec.load().codebook)
+    return (-(torch.cdist(vectors, vectors) ** 2) / (2 * CODE_SPREAD**2)).softmax(1)
 
 
 def _spread_loss(log_p: Tensor, bins: Tensor, vocabulary: DemoVocabulary, spread: float) -> Tensor:

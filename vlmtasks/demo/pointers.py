@@ -20,10 +20,11 @@ Points = tuple[tuple[int, ...], ...]  # patches per token of the answer; empty: 
 
 
 def points_of_objects(
-    suffix: tuple[int, ...], order: list[int], targets: DenseTargets, vocabulary: DemoVocabulary
-) -> Points:
-    """Of records `<loc>…[<seg>…] label`, whose objects are `order`: a code looks at its own cell,
-    everything else at the object."""
+    suffix: tuple[int, ...], order: list[int], boxes: list[np.ndarray], targets: DenseTargets,
+    vocabulary: DemoVocabulary,
+) -> Points:  # fmt: skip
+    """Of records `<loc>…[<seg>…] label`, whose objects are `order`, in `boxes` of taught bins: a
+    code looks at its own cell, everything else at the object."""
     points: list[tuple[int, ...]] = []
     record, locs, segs = 0, 0, 0
     for token in suffix:
@@ -35,7 +36,7 @@ def points_of_objects(
         if record >= len(order) or not (is_loc or is_seg):
             points.append(())
         elif is_seg:
-            points.append(_cell_patches(targets.loc_choices[order[record]], segs))
+            points.append(_cell_patches(boxes[record], segs))
             segs += 1
         else:
             points.append(_patches(targets, [order[record]]))

@@ -27,8 +27,8 @@ MIN_VISIBLE_PIXELS = 70
 _LEAST_CONTRAST = 34
 """Mean difference in 0..255 between an object and what it covers, so that none is camouflaged."""
 
-_OCR_SHARE = 0.16
-_CROWDED_OCR_SHARE = 0.3
+_LETTERED_SHARE = 0.16
+_LINE_WEIGHTS = (0.55, 0.3, 0.15)
 _COUNT_WEIGHTS = (0.16, 0.24, 0.24, 0.2, 0.16)
 _REPAINT_SHARE = 0.5
 _ANY_ANGLE = frozenset(("ball", "pizza", "key", "banana", "airplane", "guitar", "umbrella", "book"))
@@ -78,13 +78,18 @@ def scene_at(seed: int, index: int, split: Split, size: int = SIZE) -> Scene:
 
 
 def make_scene(
-    rng: np.random.Generator, split: Split, size: int = SIZE, *, crowded: bool = False
+    rng: np.random.Generator,
+    split: Split,
+    size: int = SIZE,
+    *,
+    crowded: bool = False,
+    lettered_share: float = _LETTERED_SHARE,
 ) -> Scene:
     """A random scene of the split's own drawings, backgrounds, fonts and words.
 
     split: "train" and "val" share drawings, "test" has the held-out vendor's; backgrounds differ
     in all three.
-    crowded: five to nine objects and more lettering, from which a tower learns more a picture.
+    crowded: five to nine objects, up to five lines, from which a tower learns more a picture.
     """
     background = make_background(rng, split, size)
     canvas = background.picture.astype(np.float32)
@@ -93,8 +98,9 @@ def make_scene(
     if crowded:
         count = int(rng.integers(5, 10))
     painter = Painter(rng, split, canvas)
-    if rng.random() < (_CROWDED_OCR_SHARE if crowded else _OCR_SHARE):
-        words, sign = draw_words(rng, split, canvas)
+    if rng.random() < lettered_share:
+        lines = int(rng.integers(1, 6)) if crowded else 1 + int(rng.choice(3, p=_LINE_WEIGHTS))
+        words, sign = draw_words(rng, split, canvas, lines)
         painter.keep_free(sign)
         count = count // 2 if crowded else int(rng.choice(4, p=(0.5, 0.25, 0.15, 0.1)))
     painter.add_objects(_draw_labels(rng, count))
@@ -182,7 +188,10 @@ class Painter:
         angle = rng.uniform(-spread, spread)
         paint = COLORS[rng.integers(len(COLORS))] if rng.random() < _REPAINT_SHARE else None
         sprite = pick_sprite(rng, self.split, label)
-        return place_sprite(rng, sprite, center, side, angle, paint, self.size)
+        is_training = self.split == "train"
+        return place_sprite(
+            rng, sprite, center, side, angle, paint, self.size, new_style=is_training
+        )
 
     def _fits(self, patch: Patch) -> bool:
         window = _window(patch)

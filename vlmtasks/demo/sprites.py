@@ -8,8 +8,11 @@ import numpy as np
 
 from vlmtasks.demo.assets import TEST_VENDOR, TRAIN_VENDORS, Drawing, load_drawings
 from vlmtasks.demo.classes import LABELS
+from vlmtasks.demo.icons import load_icons
 from vlmtasks.demo.recolor import draw_paint, main_surface, natural_color, repaint
+from vlmtasks.demo.restyle import bend, restyle
 
+ICON_SHARE = 0.3  # of the drawings that training sees
 _SHEAR = 0.12
 
 
@@ -61,8 +64,21 @@ def load_sprites(split: str) -> dict[str, tuple[tuple[Sprite, ...], ...]]:
     return {label: tuple(groups) for label, groups in sprites.items()}
 
 
+@cache
+def load_icon_sprites() -> dict[str, tuple[Sprite, ...]]:
+    """Label → icons, for training."""
+    icons = load_icons()
+    return {
+        label: tuple(_make_sprite(icon) for icon in icons if icon.label == label)
+        for label in LABELS
+    }
+
+
 def pick_sprite(rng: np.random.Generator, split: str, label: str) -> Sprite:
-    """A random vendor's random drawing of a class."""
+    """A random vendor's random drawing of a class; in training sometimes an icon."""
+    if split == "train" and rng.random() < ICON_SHARE:
+        icons = load_icon_sprites()[label]
+        return icons[rng.integers(len(icons))]
     groups = load_sprites(split)[label]
     group = groups[rng.integers(len(groups))]
     return group[rng.integers(len(group))]
@@ -107,23 +123,31 @@ def place_sprite(
     angle: float,
     paint: str | None,
     size: int,
+    *,
+    new_style: bool = False,
 ) -> Patch | None:
     """The sprite turned, sheared, flipped and painted, cut to a picture of size × size.
 
     side: length in pixels of the drawing's longer side; angle in degrees.
     paint: colour name to repaint with, None to leave it (sprites without surface are left too).
+    new_style: also bent and drawn in another style, as training has it.
     None when nothing of it falls into the picture.
     """
     longest = max(sprite.alphas[0].shape)
     level = int(np.clip(np.floor(np.log2(longest / side)), 0, len(sprite.alphas) - 1))
     rgb, alpha = sprite.rgbs[level], sprite.alphas[level]
     color = sprite.color
+    is_painted = paint is not None and sprite.surfaces is not None
     if paint is not None and sprite.surfaces is not None:
         rgb = repaint(rgb, sprite.surfaces[level], draw_paint(paint, rng))
         color = paint
+    if new_style:
+        rgb, keeps_color = restyle(rng, rgb, alpha, is_painted)
+        color = color if keeps_color else None
     premultiplied = cv2.multiply(rgb, cv2.merge([alpha, alpha, alpha]), scale=1 / 255)
     turn = random_turn(rng, angle) * (side / max(alpha.shape))
-    return warp_patch(cv2.merge([premultiplied, alpha]), turn, center_xy, size, color)
+    rgba = cv2.merge([premultiplied, alpha])
+    return warp_patch(bend(rng, rgba) if new_style else rgba, turn, center_xy, size, color)
 
 
 def random_turn(rng: np.random.Generator, angle: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
     python -m vlmtasks.demo.train --out runs/demo [--photos ../shared/data] [--bfloat16]
 
+0. heads: only with --start-from, whose folder lacks what asks the tower: this alone is learnt.
 1. tower: dense questions to every image token (dense.py); the decoder does not run.
 2. decoder: several prompts of one picture packed behind its image tokens, which do not see them.
 3. official: one prompt a sequence under PaliGemma's full prefix mask, one-hot labels.
@@ -48,9 +49,10 @@ HABITS = tuple(
 HABIT_SHARE = 0.05
 EMBEDDING_SHARE = 0.2  # of the rates after the tower stage, whose answers hang on the embeddings
 KEPT_PATCHES = 56  # of 100, in the tower stage; at its end all of them, as in use
+KNOWN_SPREAD = 1.0  # at most, of what has learned the locations before
 ALL_PATCHES_FROM = 0.9  # share of the tower stage
 DENSE_WEIGHTS = {
-    "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 0.5,
+    "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 1.0,
     "count": 0.4, "rank": 0.4, "order": 0.3, "outline": 1.0,
 }  # fmt: skip
 
@@ -66,6 +68,7 @@ class Stage:
     matrix_lr: float
     other_lr: float
     tower_share: float  # of the learning rates, for the tower and projector; 0 freezes them
+    decoder_share: float  # of the learning rates, for the decoder and its embeddings
     dense_share: float  # weight of the dense losses
     point_share: float  # weight of the pointing loss
     last_rate: float  # share of the learning rates that is left at the end
@@ -73,9 +76,10 @@ class Stage:
 
 
 STAGES = {
-    "tower": Stage("tower", 12000, 32, 0, 3e-3, 1.5e-3, 1.0, 1.0, 0.0, 0.0, (2.0, 0.5)),
-    "decoder": Stage("decoder", 8000, 12, 8, 3e-3, 1.5e-3, 0.25, 0.5, 0.3, 0.1, (1.2, 0.0)),
-    "official": Stage("official", 500, 14, 2, 3e-4, 1.5e-4, 0.25, 0.3, 0.1, 0.0, (0.0, 0.0)),
+    "heads": Stage("heads", 0, 32, 0, 3e-3, 1.5e-3, 0.0, 0.0, 1.0, 0.0, 0.5, (0.5, 0.5)),
+    "tower": Stage("tower", 12000, 32, 0, 3e-3, 1.5e-3, 1.0, 1.0, 1.0, 0.0, 0.0, (2.0, 0.5)),
+    "decoder": Stage("decoder", 8000, 12, 8, 3e-3, 1.5e-3, 0.25, 1.0, 0.5, 0.3, 0.1, (1.2, 0.0)),
+    "official": Stage("official", 500, 14, 2, 3e-4, 1.5e-4, 0.25, 1.0, 0.3, 0.1, 0.0, (0.0, 0.0)),
 }
 
 
@@ -86,13 +90,27 @@ class Trainer:
     slower on others; weights stay float32.
     """
 
-    def __init__(self, vocabulary: DemoVocabulary, seed: int, bfloat16: bool = False) -> None:
+    def __init__(
+        self,
+        vocabulary: DemoVocabulary,
+        seed: int,
+        *,
+        start_from: Path | None = None,
+        rate: float = 1.0,
+        bfloat16: bool = False,
+    ) -> None:
         self.vocabulary = vocabulary
         self.seed = seed
+        self.is_new = start_from is None
+        self.rate = rate
         self.bfloat16 = bfloat16
         torch.manual_seed(seed)
         self.model = build_model(vocabulary.size, vocabulary.loc_start, seed)
-        whiten_patches(self.model, sample_pictures(seed, WHITENING_PICTURES))
+        if start_from is None:
+            whiten_patches(self.model, sample_pictures(seed, WHITENING_PICTURES))
+        else:
+            start = load_checkpoint(start_from, device=torch.device("cpu"), dtype=torch.float32)
+            self.model.load_state_dict(start.network.state_dict())
         self.heads = DenseHeads(
             self.model.config.text_config.hidden_size, vocabulary.class_ids, vocabulary.color_ids,
             vocabulary.char_ids, vocabulary.digit_ids, vocabulary.loc_start, vocabulary.seg_start,
@@ -108,7 +126,7 @@ class Trainer:
 
     def begin(self, stage: Stage) -> None:
         """Starts a stage with fresh optimisers."""
-        if stage.name == "decoder":
+        if stage.name == "decoder" and self.is_new:
             start_pointing(
                 self.model,
                 self.heads.center.weight[0].detach(),
@@ -121,7 +139,8 @@ class Trainer:
 
     def _optimizers(self, stage: Stage) -> list[torch.optim.Optimizer]:
         dtype = torch.bfloat16 if self.bfloat16 else torch.float32
-        return optimizers(self.model, self.heads, stage, dtype)
+        embedding_share = EMBEDDING_SHARE if stage.prompts or not self.is_new else 1.0
+        return optimizers(self.model, self.heads, stage, embedding_share, self.rate, dtype)
 
     def train_step(self, batch: Batch, stage: Stage) -> dict[str, float]:
         """One update; returns the losses."""
@@ -133,6 +152,7 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * rate
         spread = stage.spread[0] + (stage.spread[1] - stage.spread[0]) * progress
+        spread = spread if self.is_new else min(spread, KNOWN_SPREAD)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             losses = self._losses(batch, stage, spread)
         for optimizer in self.optimizers:
@@ -155,7 +175,8 @@ class Trainer:
             rng = np.random.default_rng((self.seed, self.step))
             is_late = self.step >= ALL_PATCHES_FROM * stage.steps
             kept, dense = keep_patches(dense, GRID**2 if is_late else KEPT_PATCHES, rng)
-            image_tokens = encode_patches(self.model, batch.pictures, kept)
+            with torch.set_grad_enabled(stage.tower_share > 0):
+                image_tokens = encode_patches(self.model, batch.pictures, kept)
         losses: dict[str, Tensor] = {}
         if stage.dense_share > 0:
             losses = self.heads.losses(image_tokens, embeddings, dense, spread)
@@ -222,8 +243,9 @@ def encode_patches(model: PaliGemma, pictures: np.ndarray, kept: np.ndarray) -> 
 
 
 def optimizers(
-    model: PaliGemma, heads: nn.Module, stage: Stage, muon_dtype: torch.dtype
-) -> list[torch.optim.Optimizer]:
+    model: PaliGemma, heads: nn.Module, stage: Stage, embedding_share: float, rate: float,
+    muon_dtype: torch.dtype,
+) -> list[torch.optim.Optimizer]:  # fmt: skip
     """Muon for the matrices of both transformers, Adam for the rest.
 
     Queries and keys that start with a habit learn slowly: Muon's steps are all of one size, and at
@@ -231,11 +253,12 @@ def optimizers(
     """
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        share = 1.0 if name.startswith("language_model") else stage.tower_share
+        is_decoder = name.startswith("language_model")
+        share = stage.decoder_share if is_decoder else stage.tower_share
         share *= HABIT_SHARE if name.startswith(HABITS) else 1.0
-        share *= EMBEDDING_SHARE if stage.prompts and "embed_tokens" in name else 1.0
+        share *= embedding_share if "embed_tokens" in name else 1.0
         is_matrix = parameter.ndim >= 2 and "embed" not in name
-        groups.setdefault((is_matrix, share), []).append(parameter)
+        groups.setdefault((is_matrix, rate * share), []).append(parameter)
     groups.setdefault((False, 1.0), []).extend(heads.parameters())
     made: list[torch.optim.Optimizer] = []
     for (is_matrix, share), parameters in groups.items():
@@ -255,21 +278,23 @@ def run(
     stages: list[Stage],
     seed: int,
     photos: Path | None,
+    *,
     start_from: Path | None = None,
+    rate: float = 1.0,
     bfloat16: bool = False,
     fuse: bool = False,
 ) -> None:
     """Runs the stages that are not finished yet, saving to `out` every few minutes.
 
-    start_from: a checkpoint folder whose weights a new run begins with, instead of fresh ones.
+    start_from: a checkpoint folder whose weights the run begins with, instead of fresh ones.
+    rate: of the planned learning rates of the model.
     """
     out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(DemoVocabulary.build(), seed, bfloat16)
+    trainer = Trainer(
+        DemoVocabulary.build(), seed, start_from=start_from, rate=rate, bfloat16=bfloat16
+    )
     if fuse:
         trainer.compile()
-    if start_from is not None:
-        start = load_checkpoint(start_from, device=torch.device("cpu"), dtype=torch.float32)
-        trainer.model.load_state_dict(start.network.state_dict())
     names = [stage.name for stage in stages]
     saved = out / "state.pt"
     if saved.exists():
@@ -328,6 +353,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--photos", type=Path, help="folder with coco-tiny and pets")
     parser.add_argument("--start-from", type=Path, help="checkpoint folder to begin with")
+    parser.add_argument("--rate", type=float, default=1.0, help="of the planned learning rates")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bfloat16", action="store_true", help="faster on CPUs with AMX")
@@ -344,8 +370,8 @@ def main() -> None:
     ]
     stages = [stage for stage in stages if stage.steps]
     run(
-        options.out, stages, options.seed, options.photos, options.start_from,
-        bfloat16=options.bfloat16, fuse=options.compile,
+        options.out, stages, options.seed, options.photos, start_from=options.start_from,
+        rate=options.rate, bfloat16=options.bfloat16, fuse=options.compile,
     )  # fmt: skip
 
 

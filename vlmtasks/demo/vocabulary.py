@@ -14,12 +14,18 @@ class PromptIds:
     """One prompt with its answer: prefix is bos … newline, suffix is answer and eos.
 
     points: the patches that each token of the suffix is about (see pointers.py), empty for none.
+    given: what training feeds in place of the suffix: its boxes are a little off, as in use.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     task: str
     points: tuple[tuple[int, ...], ...] = ()
+    given: tuple[int, ...] = ()
+
+    @property
+    def fed(self) -> tuple[int, ...]:
+        return self.prefix + (self.given or self.suffix)
 
 
 @dataclass
