@@ -1,8 +1,8 @@
 """The layers of the package: who may import whom, and what stays unloaded.
 
-errors, generation, picture_names, plain_numbers, lfs ← boxes, categories, rle, rgb ← tokens,
-images, masks ← prompts, results, draw ← tasks, datasets; engine beside them; api above; evaluation,
-then command lines on top. `vqvae` and `vlmtasks.demo` stand apart.
+errors, choices, generation, picture_names, plain_numbers, lfs ← boxes, categories, rle, rgb ←
+tokens, images, masks ← prompts, results, draw ← tasks, datasets; engine beside them; api above;
+evaluation, then command lines on top. `vqvae` and `vlmtasks.demo` stand apart.
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BASE = "errors generation picture_names plain_numbers lfs"
+_BASE = "choices errors generation picture_names plain_numbers lfs"
 _SHAPES = f"{_BASE} boxes categories rle"
 _GRAMMAR = f"{_SHAPES} tokens records id_text prompts"
 _RESULTS = f"{_GRAMMAR} masks images results exports draw"
@@ -23,6 +23,7 @@ _RESULTS = f"{_GRAMMAR} masks images results exports draw"
 # part of the package → the parts that it may import; a folder is one part
 MAY_IMPORT = {
     "errors": "",
+    "choices": "errors",
     "generation": "",
     "picture_names": "",
     "lfs": "",
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "records": "errors boxes",
     "id_text": "errors boxes records",
     "tokens": "errors boxes records id_text",
-    "prompts": "errors categories tokens",
+    "prompts": "errors categories choices tokens",
     "label_tree": "tokens",
     "grammar": "tokens label_tree",
     "masks": _SHAPES,
@@ -45,11 +46,11 @@ MAY_IMPORT = {
     "tasks": _RESULTS,
     "tiling": _RESULTS,
     "datasets": _RESULTS,
-    "engine": "errors lfs images generation plain_numbers",
+    "engine": "choices errors lfs images generation plain_numbers",
     "sidecar": "errors tokens engine vqvae",
-    "batches": "errors boxes generation images engine",
+    "batches": "choices errors boxes generation images engine",
     "continuation": "generation grammar tasks tokens",
-    "object_options": "errors batches plain_numbers tasks",
+    "object_options": "choices errors batches plain_numbers tasks",
     "finding": f"{_RESULTS} tasks engine batches continuation grammar object_options tiling",
     "streams": f"{_RESULTS} engine batches finding object_options",
     "api": f"{_RESULTS} tasks engine sidecar batches finding object_options streams vqvae",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
 from PIL import Image
 
 from vlmtasks.boxes import SizeWH
+from vlmtasks.choices import check_choice
 from vlmtasks.engine.decoding_options import DecodingOptions
 from vlmtasks.errors import InputError, PromptError
 from vlmtasks.generation import Generation
@@ -76,8 +77,7 @@ class Settings:
         if unknown:
             raise TypeError(f"unexpected keyword {unknown[0]!r}; known are {', '.join(known)}")
         on_error = options.get("on_error", "raise")
-        if on_error not in ("raise", "return"):
-            raise InputError(f'on_error is {on_error!r}; it must be "raise" or "return"')
+        check_choice(on_error, ("raise", "return"), "on_error")
         given = options.get("max_new_tokens")
         return cls(
             None if given is None else _at_least_one(given, "max_new_tokens"),

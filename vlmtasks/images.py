@@ -88,6 +88,8 @@ def _decode(
             "is truncated or damaged; convert it to PNG or JPEG"
         ) from error
     except Exception as error:  # hostile bytes reach dozens of decoders; each has its own errors
+        if str(error) == "Operation on closed image":
+            raise ImageError(f"{name} is closed; pass it before it is closed") from error
         raise ImageError(
             f"{name} is truncated or damaged: {str(error) or repr(error)}; get a new copy of it"
         ) from error

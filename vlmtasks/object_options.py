@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from vlmtasks.batches import Options, Settings
+from vlmtasks.choices import check_choice
 from vlmtasks.errors import InputError
 from vlmtasks.plain_numbers import plain_number
 from vlmtasks.tasks import Detect, Segment
@@ -138,10 +139,7 @@ def _flag(options: Mapping[str, Any], name: str) -> bool:
 
 
 def _one_of(options: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> Any:
-    value = options.get(name, allowed[0])
-    if value not in allowed:
-        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
-    return value
+    return check_choice(options.get(name, allowed[0]), allowed, name)
 
 
 def _share(options: Mapping[str, Any], name: str) -> float | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from vlmtasks.categories import INVISIBLE
+from vlmtasks.choices import check_choice
 from vlmtasks.errors import PromptError
 from vlmtasks.tokens import check_bins
 
@@ -25,8 +26,7 @@ CAPTION_STYLES = ("caption", "cap", "describe")
 
 def caption(lang: str = "en", style: str = "caption") -> str:
     """Prompt for a description: "caption" as in COCO, "cap" as a web page, "describe" longer."""
-    if style not in CAPTION_STYLES:
-        raise PromptError(f"style is {style!r}; it must be one of {', '.join(CAPTION_STYLES)}")
+    check_choice(style, CAPTION_STYLES, "style", PromptError)
     return f"{style} {_language(lang)}"
 
 
@@ -131,7 +131,7 @@ def _words(text: Any, name: str) -> str:
         raise PromptError(f"{name} is {text!r}; it must be a str")
     _check_letters(text, name)
     words = _one_kind_of_line_end(text).strip()
-    if not words:
+    if not words.strip(INVISIBLE):
         raise PromptError(f"{name} is {text!r}, which says nothing; write it in words")
     return words
 

@@ -292,7 +292,7 @@ class Detections:
     def from_dict(cls, saved: Mapping[str, Any]) -> "Detections":
         """The inverse of `to_dict`. InputError for anything else."""
         try:
-            objects = saved["objects"]
+            objects = _saved_objects(saved)
             size_wh = check_image_size(saved["image_size"])
             has_masks = any("mask" in entry for entry in objects)
             return cls(
@@ -316,6 +316,8 @@ class Detections:
     def save(self, path: str | os.PathLike[str], image: Any = None, **style: Any) -> None:
         """Write a .json file, or with any suffix of a picture the overlay on `image`."""
         path = Path(path)
+        if not path.parent.is_dir():
+            raise InputError(f"there is no folder {path.parent}; make it first")
         if path.suffix.lower() == ".json":
             text = self.to_json(ensure_ascii=False, indent=2) + "\n"
             # half a surrogate pair becomes \udXXX, which JSON reads back
@@ -390,6 +392,31 @@ def _float32(values: Any, name: str) -> NDArray[np.float32]:
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite numbers; it holds NaN, infinity or 1e39 and more")
     return array
+
+
+def _saved_objects(saved: Any) -> list[Mapping[str, Any]]:
+    """The entries of what `to_dict` saved, or InputError in its terms."""
+    if not isinstance(saved, Mapping):
+        kind = type(saved).__name__
+        raise InputError(
+            f"these are no saved detections: they are a {kind}; they must be an object with "
+            "'objects' and 'image_size', as to_dict makes it"
+        )
+    for name in ("objects", "image_size"):
+        if name not in saved:
+            raise InputError(f"these are no saved detections: {name!r} is missing; see to_dict")
+    objects = saved["objects"]
+    if not isinstance(objects, list | tuple):
+        raise InputError(
+            f"these are no saved detections: 'objects' is {objects!r:.80}; it must be a list"
+        )
+    for entry in objects:
+        if not isinstance(entry, Mapping):
+            raise InputError(f"an entry of 'objects' is {entry!r:.80}; it must be an object")
+        for name in ("label", "score", "box_xyxy"):
+            if name not in entry:
+                raise InputError(f"an entry of 'objects' has no {name!r}; see to_dict")
+    return list(objects)
 
 
 def _read_dropped(record: Mapping[str, Any]) -> ParsedObject:

@@ -156,7 +156,8 @@ def format_objects(records: Iterable[str]) -> str:
 
 def check_scale(scale: int) -> None:
     """Raise InputError unless scale is one of BOX_SCALES."""
-    if isinstance(scale, bool) or scale not in BOX_SCALES:
+    # of an array neither "in" nor "if" has an answer
+    if isinstance(scale, bool) or getattr(scale, "ndim", 0) or scale not in BOX_SCALES:
         raise InputError(
             f"scale is {scale!r}; it must be 1024 (the public tools) or 1023 (big_vision)"
         )
@@ -199,6 +200,8 @@ def _check_vocabulary(vocabulary: TokenVocabulary | None) -> TokenVocabulary:
         raise InputError(
             "token ids were given without vocabulary=; pass engine.vocabulary, or text"
         )
+    if not hasattr(vocabulary, "loc_start"):
+        raise InputError(f"vocabulary is {vocabulary!r:.80}; pass engine.vocabulary")
     return vocabulary
 
 

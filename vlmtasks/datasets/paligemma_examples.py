@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlmtasks.boxes import SizeWH
+from vlmtasks.choices import check_choice
 from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage, annotation_rle
 from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.jsonl import TrainingExample
@@ -96,8 +97,7 @@ def coco_examples(
         can be.
     InputError: an unknown task, or "segment" without a codec.
     """
-    if task not in ("detect", "segment"):
-        raise InputError(f"task is {task!r}; it must be 'detect' or 'segment'")
+    check_choice(task, ("detect", "segment"), "task")
     if task == "segment" and codec is None:
         raise InputError("task is 'segment', which needs a codec, such as vqvae.MaskCodec.load()")
     _check_names(dataset)

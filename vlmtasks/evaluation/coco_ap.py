@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlmtasks.boxes import SizeWH
+from vlmtasks.choices import check_choice
 from vlmtasks.datasets.coco import CocoDataset, ImageId, annotation_rle
 from vlmtasks.errors import DatasetError, InputError, MissingExtraError
 from vlmtasks.rle import RLE, pack_runs, rle_area
@@ -96,8 +97,7 @@ def coco_scores(
     InputError: an unknown kind or backend. DatasetError: masks asked of a ground truth without any.
     MissingExtraError: faster-coco-eval is not installed.
     """
-    if kind not in ("bbox", "segm"):
-        raise InputError(f"kind is {kind!r}; it must be 'bbox' or 'segm'")
+    check_choice(kind, ("bbox", "segm"), "kind")
     if image_ids is not None:
         dataset = dataset.subset(image_ids)
     coco_class, evaluator_class = _load_backend(backend)

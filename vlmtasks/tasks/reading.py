@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vlmtasks.errors import InputError
+from vlmtasks.choices import check_choice
 from vlmtasks.generation import Generation
 from vlmtasks.tasks.calibration import Calibration
 from vlmtasks.tasks.scores import DEFAULT_SCORE, Score, begin_probability, check_score, record_score
@@ -32,8 +32,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         check_score(self.score)
-        if self.boxes not in BOXES:
-            raise InputError(f"boxes is {self.boxes!r}; it must be one of {', '.join(BOXES)}")
+        check_choice(self.boxes, BOXES, "boxes")
 
     def scores(
         self, generation: Generation, records: Sequence[ParsedObject], vocabulary: TokenVocabulary

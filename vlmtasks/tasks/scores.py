@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vlmtasks.errors import InputError
+from vlmtasks.choices import check_choice
 from vlmtasks.generation import Generation
 from vlmtasks.tokens import LOC_BINS, SEG_CODES, ParsedObject, TokenVocabulary
 
@@ -32,9 +32,7 @@ NEEDS_CLASS: frozenset[str] = frozenset({"class", "product"})
 
 def check_score(score: str) -> Score:
     """Return one of SCORES, or raise InputError."""
-    if score not in SCORES:
-        raise InputError(f"score is {score!r}; it must be one of {', '.join(SCORES)}")
-    return score
+    return check_choice(score, SCORES, "score")
 
 
 def record_score(
