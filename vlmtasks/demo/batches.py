@@ -38,7 +38,7 @@ AHEAD = 6  # batches drawn in advance
 PHOTO_SHARE = 0.2
 BOX_SHIFT = 0.06  # of a side, the model's own error
 # reading is learnt slowly: more lettering than in use
-LETTERED_SHARE, CROWDED_LETTERED_SHARE = 0.3, 0.5
+LETTERED_SHARE, CROWDED_LETTERED_SHARE = 0.3, 0.6
 
 
 @dataclass

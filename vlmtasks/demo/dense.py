@@ -27,7 +27,7 @@ CHARS_PER_PATCH = 2
 LONGEST_TEXT = 32  # characters whose places are told apart
 MOST_COUNTED = 9
 MOST_RANKED = 6
-MOST_MASKS = 320  # patches of a batch asked for mask and codes, the dearest questions
+MOST_MASKS = 900  # patches of a batch asked for mask and codes, the dearest questions
 
 
 def snap_loc(loc: ArrayLike) -> np.ndarray:

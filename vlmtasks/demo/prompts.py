@@ -158,7 +158,7 @@ def _applicable_tasks(scene: Scene) -> list[tuple[Callable, float]]:
     tasks: list[tuple[Callable, float]] = [
         (_ask_boxes, 3),
         (_ask_masks, 3),
-        (_ask_caption, 1.2),
+        (_ask_caption, 2.0),
         (_ask_presence, 1.2),
     ]
     if scene.words:

@@ -52,7 +52,7 @@ KEPT_PATCHES = 56  # of 100, in the tower stage; at its end all of them, as in u
 KNOWN_SPREAD = 1.0  # at most, of what has learned the locations before
 ALL_PATCHES_FROM = 0.9  # share of the tower stage
 DENSE_WEIGHTS = {
-    "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 1.0,
+    "class": 1.0, "center": 0.5, "edge": 1.0, "mask": 1.0, "code": 0.5, "color": 0.3, "char": 2.0,
     "count": 0.4, "rank": 0.4, "order": 0.3, "outline": 1.0,
 }  # fmt: skip
 
