@@ -1,10 +1,13 @@
 """`python stubbed_cli.py ANSWER ARGUMENT…`: the command line on an engine that says ANSWER.
 
-For tests that need a process of its own. ANSWER is JSON text, so that it can be ASCII.
+For tests that need a process of its own. ANSWER is JSON text, so that it can be ASCII. Each answer
+takes STUB_PAUSE seconds.
 """
 
 import json
+import os
 import sys
+import time
 
 from stub_engine import StubEngine
 
@@ -13,5 +16,10 @@ from vlmtasks.api import VLM
 
 if __name__ == "__main__":
     answer = json.loads(sys.argv[1])
-    api._load = lambda source, **options: VLM(StubEngine(answer))
+
+    def say(prompt: str, image: object) -> str:
+        time.sleep(float(os.environ.get("STUB_PAUSE", "0")))
+        return answer
+
+    api._load = lambda source, **options: VLM(StubEngine(say))
     cli.main(sys.argv[2:])

@@ -96,7 +96,8 @@ class CocoList:
 def image_ids(inputs: Sequence[Input]) -> list[int]:
     """The COCO image ids of the pictures, see `CocoList`."""
     stems = [Path(picture.name).stem for picture in inputs]
-    numbers = [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]
+    # Python reads no number of thousands of digits
+    numbers = [int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) < 20]
     if len(set(numbers)) == len(stems):
         return numbers
     return list(range(1, len(stems) + 1))
@@ -109,10 +110,11 @@ class OutputFile:
     """
 
     def __init__(self, path: Path, inputs: Sequence[Input]) -> None:
-        if path.resolve() in _resolved(inputs):
+        if _files(path) & _files_of(inputs):
             raise InputError(f"--output {path} is one of the pictures; choose another name")
         if path.is_dir() or not path.parent.is_dir():
             raise InputError(f"--output {path} must be a file in a folder that exists")
+        _check_writable(path)
         self._path = path
         self._file: TextIO | None = None
 
@@ -135,14 +137,18 @@ class Overlays:
 
     target: a folder, which is made if need be; or for one picture a file; None draws nothing.
     In a folder x.jpg becomes x_detect.png, and a second x.jpg of another folder x_detect-2.png.
-    Pictures of the command line are never written over. Small pictures are enlarged.
+    Pictures of the command line are never written over, nor is `results`, the file of --output.
+    Small pictures are enlarged.
     """
 
-    def __init__(self, target: Path | None, inputs: Sequence[Input], task: str) -> None:
+    def __init__(
+        self, target: Path | None, inputs: Sequence[Input], task: str, results: Path | None = None
+    ) -> None:
         self._target = target
         self._inputs = inputs
         self._task = task
-        self._taken = _resolved(inputs)
+        pictures = _files_of(inputs)
+        self._taken = pictures | (set() if results is None else _files(results))
         self._is_file = target is not None and not target.is_dir() and is_picture_name(target)
         if self._is_file and target is not None:
             if len(inputs) != 1:
@@ -151,8 +157,9 @@ class Overlays:
                 )
             if not target.parent.is_dir():
                 raise InputError(f"--save {target} must be a file in a folder that exists")
-            if target.resolve() in self._taken:
-                raise InputError(f"--save {target} is the picture itself; choose another name")
+            if _files(target) & self._taken:
+                same = "picture itself" if _files(target) & pictures else "file of --output"
+                raise InputError(f"--save {target} is the {same}; choose another name")
         elif target is not None:
             target.mkdir(parents=True, exist_ok=True)
 
@@ -172,11 +179,34 @@ class Overlays:
         while True:
             suffix = "" if number == 1 else f"-{number}"
             path = self._target / f"{stem}_{self._task}{suffix}.png"
-            if path.resolve() not in self._taken:
-                self._taken.add(path.resolve())
+            if not _files(path) & self._taken:
+                self._taken |= _files(path)
                 return path
             number += 1
 
 
-def _resolved(inputs: Sequence[Input]) -> set[Path]:
-    return {Path(picture.name).resolve() for picture in inputs}
+def _check_writable(path: Path) -> None:
+    """InputError where a file cannot be written, told before an hour of answers is lost."""
+    is_new = not path.exists()
+    if not is_new and not path.is_file():
+        return  # opening a pipe or a device may do something already
+    try:
+        open(path, "a", encoding="utf-8").close()
+        if is_new:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--output {path} cannot be written: {reason}; choose another") from error
+
+
+def _files(path: Path) -> set[Any]:
+    """What tells a file from others: its path without links and, where it exists, its number."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return {path.resolve()}
+    return {path.resolve(), (status.st_dev, status.st_ino)}
+
+
+def _files_of(inputs: Sequence[Input]) -> set[Any]:
+    return set().union(*(_files(Path(picture.name)) for picture in inputs))

@@ -1,9 +1,10 @@
 """What one command line does: ask about every picture, write each result as soon as it is there."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 _Ask = Callable[[Sequence[str]], list[Any]]  # paths → an Answer or an ImageError for each
 
-FINE, SOME_FAILED, REFUSED, STOPPED, NO_READER = 0, 1, 2, 130, 141
+FINE, SOME_FAILED, REFUSED, NO_READER = 0, 1, 2, 141
+_SIGNALLED = 128  # and the number of the signal
 
 
 @dataclass(frozen=True)
@@ -51,49 +53,87 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+class _Stopped(BaseException):
+    """SIGTERM or SIGHUP: as Ctrl-C, so that what was computed is written."""
+
+
+@dataclass
+class _Progress:
+    """asked: pictures that have an answer; failed: those of them that have an error."""
+
+    asked: int = 0
+    failed: int = 0
+
+
 def run(job: Job) -> int:
     """Do it and return the exit status. Nothing but results goes to stdout."""
-    written = failed = 0
+    if sys.stderr is None:  # closed; the next file that is opened must not get its number
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    progress = _Progress()
     try:
-        for picture_failed in _answer_all(job):
-            written += 1
-            failed += picture_failed
-    except KeyboardInterrupt:
+        with _signals_stop():
+            _answer_all(job, progress)
+    except (KeyboardInterrupt, _Stopped) as stopped:
         say(f"vlmtasks {job.task}: stopped")
-        return STOPPED
+        number = stopped.args[0] if isinstance(stopped, _Stopped) else signal.SIGINT
+        return _SIGNALLED + number
     except BrokenPipeError:
         # The reader left, as `head` does; Python must not flush to it at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO_READER
     except (VlmtasksError, OSError) as error:
         say(f"vlmtasks {job.task}: {error}")
-        return SOME_FAILED if written else REFUSED
-    return SOME_FAILED if failed and not job.common.keep_going else FINE
+        return SOME_FAILED if progress.asked else REFUSED
+    return SOME_FAILED if progress.failed and not job.common.keep_going else FINE
 
 
 def say(line: str) -> None:
-    """One line for people."""
+    """One line for people. Where they cannot be reached, results matter more."""
     printable = line.encode("utf-8", "backslashreplace").decode()  # names in another encoding
-    print(printable, file=sys.stderr, flush=True)
+    try:
+        print(printable, file=sys.stderr, flush=True)
+    except OSError:
+        pass
 
 
-def _answer_all(job: Job) -> Iterator[bool]:
-    """Write the result of every picture; for each, whether it failed."""
+@contextmanager
+def _signals_stop() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise `_Stopped`, unless they are ignored, as under nohup."""
+
+    def stop(number: int, _: Any) -> None:
+        raise _Stopped(number)
+
+    changed = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            changed[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
+
+
+def _answer_all(job: Job, progress: _Progress) -> None:
+    """Write the result of every picture."""
     words_follow = not job.arguments.keys().isdisjoint(("labels", "question"))
     inputs = find_pictures(job.names, words_follow=words_follow)
     ask = _asker(job)
     ask([])  # tells of wrong arguments before anything is opened or loaded
-    overlays = Overlays(job.save, inputs, job.task)
+    output_file = job.common.output if job.common.output != Path("-") else None
+    overlays = Overlays(job.save, inputs, job.task, results=output_file)
     if not job.common.quiet:
         _warn_of_commas(job)
     with ExitStack() as stack:
         stream: Stream = sys.stdout
-        if job.common.output not in (None, Path("-")):
-            stream = stack.enter_context(closing(OutputFile(job.common.output, inputs)))
+        if output_file is not None:
+            stream = stack.enter_context(closing(OutputFile(output_file, inputs)))
         elif stream is None:  # Python's word for a closed one
             raise InputError("stdout is closed, so results would be lost; give --output FILE")
         output = stack.enter_context(closing(_output(job, stream, inputs)))
         for place, answer in enumerate(_answers(ask, inputs, job.common.batch_size)):
+            progress.asked += 1
             if isinstance(answer, str):
                 output.add_error(place, answer)
                 told, failed = answer, True
@@ -103,7 +143,7 @@ def _answer_all(job: Job) -> Iterator[bool]:
                 told = _summary(answer) + drawn
             if failed or not job.common.quiet:
                 say(f"[{place + 1}/{len(inputs)}] {inputs[place].name}: {told}")
-            yield failed
+            progress.failed += failed
 
 
 def _draw(overlays: Overlays, place: int, answer: Answer) -> tuple[str, bool]:

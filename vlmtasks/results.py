@@ -1,5 +1,6 @@
 """What was found in a picture, and the forms that other tools want it in."""
 
+import io
 import json
 import operator
 import os
@@ -318,16 +319,28 @@ class Detections:
         path = Path(path)
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}; make it first")
+        if path.is_dir():
+            raise InputError(f"{str(path)!r} is a folder; name a file in it")
         if path.suffix.lower() == ".json":
             text = self.to_json(ensure_ascii=False, indent=2) + "\n"
             # half a surrogate pair becomes \udXXX, which JSON reads back
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
             return
-        if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
+        kind = Image.registered_extensions().get(path.suffix.lower())
+        if kind not in Image.SAVE:
             raise InputError(f"{str(path)!r} must end in .json, .png, .jpg or another picture type")
         if image is None:
             raise InputError(f"to draw {str(path)!r} the picture is needed: save(path, image)")
-        self.plot(image, **style).save(path)
+        encoded = io.BytesIO()
+        drawn = self.plot(image, **style)
+        try:
+            drawn.save(encoded, kind)
+        except Exception as error:  # each of dozens of encoders has its own limits and errors
+            raise InputError(
+                f"{drawn.width} x {drawn.height} pixels cannot be written as {kind} "
+                f"({error}); choose .png"
+            ) from error
+        path.write_bytes(encoded.getvalue())  # whole, or the file that was there stays
 
     # --- other formats; see vlmtasks.exports -----------------------------------------------------
 
