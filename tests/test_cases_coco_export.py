@@ -1,6 +1,7 @@
 """The reported problems of COCO export (C…, P26, P29), from an answer to the entries."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -169,21 +170,35 @@ def test_labels_come_back_as_the_data_set_spells_them():
     ("entries", "message"),
     [
         ([{"image_id": 1, "category_id": 99, "bbox": [0, 0, 1, 1]}], "category id 99"),
-        ([{"image_id": 1, "category_id": 3}], "no COCO results"),
-        ([{"bbox": [0, 0, 1, 1]}], "no COCO results"),
-        ([{"category_id": 3, "bbox": [0, 0, 1]}], "no COCO results"),
-        ([{"category_id": 3, "bbox": [0, 0, -1, 1]}], "reversed box"),
-        ([{"category_id": 3, "bbox": [0, 0, float("nan"), 1]}], "NaN"),
-        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": "high"}], "no COCO results"),
+        ([{"image_id": 1, "category_id": 3}], "entry 0 has no bbox"),
+        ([{"bbox": [0, 0, 1, 1]}], "entry 0 has no category_id; it holds .'bbox'"),
+        ([{"category_id": 3, "bbox": [0, 0, 1]}], r"entry 0: bbox is .*\[x, y, width, height"),
+        ([{"category_id": 3, "bbox": [1] * 8}], r"entry 0: bbox is .*\[x, y, width, height"),
+        ([{"category_id": 3, "bbox": None}], r"bbox is None; it must be \[x, y, width, height"),
+        ([{"category_id": 3, "bbox": [0, 0, -1, 1]}], "sides of at least 0"),
+        ([{"category_id": 3, "bbox": [0, 0, float("nan"), 1]}], "nan, 1.*finite numbers"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": "high"}], "score is 'high'; it must"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": None}], "score is None; it must be"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": True}], "score is True; it must be"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": math.nan}], "score is nan; it must"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": 10**400}], "score is 1000.*finite"),
+        (
+            [{"category_id": "cat", "bbox": [0, 0, 1, 1]}],
+            "category_id is 'cat'; it must be a whole",
+        ),
+        ([{"category_id": [3], "bbox": [0, 0, 1, 1]}], r"category_id is \[3\]; it must be a whole"),
         (
             [{"category_id": 3, "bbox": [0, 0, 1, 1], "segmentation": [[0, 0, 1, 1, 1, 0]]}],
             "run lengths",
         ),
         ([{"category_id": 3, "bbox": [0, 0, 1, 1], "score": 1e39}], "1e39"),
         ([{"category_id": 3, "bbox": [1e308, 0, 1e308, 1]}], "infinity"),
-        ([{"category_id": 3, "bbox": [0, 0, 1, 10**400]}], "no COCO results"),
-        ([3], "no COCO results"),
-        (3, "no COCO results"),
+        ([{"category_id": 3, "bbox": [0, 0, 1, 10**400]}], "finite numbers"),
+        ([3], "entry 0 is 3; it must be an object"),
+        (3, "entries are 3; they must be a list of COCO results"),
+        (None, "entries are None; they must be a list of COCO results"),
+        ("[]", r"entries are '\[\]'; they must be a list of COCO results"),
+        ({"category_id": 3, "bbox": [0, 0, 1, 1]}, "entries are {.*; they must be a list of COCO"),
     ],
     ids=lambda value: repr(value)[:80],
 )
@@ -252,3 +267,29 @@ def test_saved_removals_are_checked(change):
 @pytest.mark.parametrize("iou", [np.float32(0.5), np.float64(0.5), 1, 0], ids=repr)
 def test_overlap_may_be_a_number_of_numpy(iou):
     assert len(detected(f"{CAT} cat ; {DOG} cat").without_overlaps(iou)) >= 1
+
+
+def test_entries_without_image_are_of_no_picture_in_particular():
+    entry = {"category_id": 3, "bbox": [0, 0, 1, 1]}
+    assert len(Detections.from_coco([entry], (640, 480), PETS)) == 1
+    with pytest.raises(InputError, match="entry 0 has no image_id"):
+        Detections.from_coco([entry], (640, 480), PETS, image_id=1)
+
+
+@pytest.mark.parametrize("empty", [None, [], {}], ids=repr)
+def test_entries_with_and_without_mask(empty):
+    box = {"category_id": 3, "bbox": [0, 0, 2, 2]}
+    rle = {"size": [4, 4], "counts": [0, 2, 14]}
+    entries = [box | {"segmentation": rle}, box | {"segmentation": empty}]
+    found = Detections.from_coco(entries, (4, 4), PETS)
+    assert [one.mask is None for one in found] == [False, True]
+    with pytest.raises(InputError, match="it must be COCO run lengths"):
+        Detections.from_coco([box | {"segmentation": np.zeros((4, 4))}], (4, 4), PETS)
+
+
+def test_entries_with_numbers_of_numpy():
+    entry = {"category_id": np.int64(3), "bbox": [1, 2, 3, 4], "score": np.float32(0.5)}
+    other = {"category_id": 3.0, "bbox": np.array([1, 2, 3, 4], np.float32), "score": 0.5}
+    found = Detections.from_coco([entry, other], (100, 80), {"cat": 3})
+    assert found.boxes_xyxy.tolist() == [[1, 2, 4, 6]] * 2
+    assert (found.labels, found.scores.tolist()) == (("cat", "cat"), [0.5, 0.5])

@@ -73,6 +73,45 @@ def test_box_at_the_border_stays_in_the_vocabulary(
     assert example.suffix == f"{tokens} cat"
 
 
+@pytest.mark.parametrize(
+    "bbox",
+    [
+        pytest.param([500, 500, 30, 40], id="far-away"),
+        pytest.param([-40, 10, 30, 40], id="left"),
+        pytest.param([10, -50, 30, 40], id="above"),
+        pytest.param([100, 10, 30, 40], id="right-edge-to-edge"),
+        pytest.param([10, -40, 30, 40], id="above-edge-to-edge"),
+        pytest.param([101, 10, 0, 0], id="point"),
+    ],
+)
+def test_box_outside_of_the_picture_is_left_out_and_counted(bbox: list[float]) -> None:
+    conversion = coco_examples(read_coco(coco([bbox, [50, 40, 25, 20]], (100, 80))), "detect")
+    (example,) = conversion.examples
+    assert example.suffix == "<loc0512><loc0512><loc0768><loc0768> cat"
+    assert conversion.counts["objects"] == 1
+    assert conversion.counts["objects outside of their picture left out"] == 1
+    assert "1 objects outside of their picture left out" in conversion.summary()
+
+
+@pytest.mark.parametrize(
+    ("bbox", "tokens"),
+    [
+        ([0, 0, 0, 0], "<loc0000><loc0000><loc0001><loc0001>"),
+        ([100, 40, 0, 20], "<loc0512><loc1022><loc0768><loc1023>"),
+    ],
+    ids=["corner", "right-side"],
+)
+def test_line_at_the_border_is_a_box_of_a_bin(bbox: list[float], tokens: str) -> None:
+    (example,) = coco_examples(read_coco(coco([bbox], (100, 80))), "detect").examples
+    assert example.suffix == f"{tokens} cat"
+
+
+@pytest.mark.parametrize("value", ["Keep", "", None, True], ids=repr)
+def test_empty_images_are_kept_or_skipped(value: Any) -> None:
+    with pytest.raises(InputError, match=r"empty_images is .*; it must be one of skip, keep"):
+        coco_examples(read_coco(coco([], (9, 9))), "detect", empty_images=value)
+
+
 def test_F05_picture_without_annotations_is_counted_and_skipped() -> None:
     value = coco([[80, 120, 240, 240]], (640, 480))
     value["images"].append({"id": 2, "file_name": "b.png", "width": 10, "height": 10})

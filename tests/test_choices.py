@@ -10,10 +10,14 @@ from stub_engine import StubEngine
 
 from vlmtasks import prompts
 from vlmtasks.api import VLM
+from vlmtasks.categories import CocoCategories
+from vlmtasks.choices import check_choice
 from vlmtasks.errors import ImageError, InputError, PromptError
 from vlmtasks.images import open_image
+from vlmtasks.masks import Masks
 from vlmtasks.results import Detections
-from vlmtasks.tokens import parse_objects
+from vlmtasks.rle import check_rle
+from vlmtasks.tokens import format_object, parse_objects
 
 STRANGE = [np.array([1, 2]), np.array(["raise"]), ["raise"], {"a": 1}, None, 3.5, "such"]
 
@@ -84,3 +88,50 @@ def test_saving_into_a_missing_folder_is_told(tmp_path: Path, name: str) -> None
     found = Detections(np.zeros((0, 4)), (), np.zeros(0), (8, 8))
     with pytest.raises(InputError, match=r"there is no folder .*missing; make it first"):
         found.save(tmp_path / "missing" / name, Image.new("RGB", (8, 8)))
+
+
+HUGE = 10**5000  # Python refuses to write it down
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        pytest.param(lambda: parse_objects("", (9, 9), scale=HUGE), "scale is <int of", id="scale"),
+        pytest.param(lambda: format_object([0, 0, 1, HUGE]), "loc_yxyx is <tuple of", id="bin"),
+        pytest.param(lambda: format_object([0.5, HUGE]), "loc_yxyx is <list of", id="bins"),
+        pytest.param(
+            lambda: format_object([0, 0, 1, 1], "a", [HUGE] * 16), "mask code <int of", id="code"
+        ),
+        pytest.param(
+            lambda: check_rle({"size": [2, 2], "counts": [HUGE]}),
+            "run lengths of <int of too many digits> pixels",
+            id="run",
+        ),
+        pytest.param(
+            lambda: check_rle({"size": [2, 2], "counts": [-HUGE]}), "a run of <int", id="negative"
+        ),
+        pytest.param(
+            lambda: check_rle({"size": [HUGE, 2], "counts": [4]}), "size <list of", id="side"
+        ),
+        pytest.param(
+            lambda: check_rle({"size": [HUGE], "counts": [4]}), "a mask is <dict of", id="sides"
+        ),
+        pytest.param(lambda: Masks.from_rles(HUGE, (9, 9)), "masks are <int of", id="masks"),
+        pytest.param(lambda: CocoCategories({"cat": -HUGE}), "has the id <int of", id="category"),
+        pytest.param(lambda: CocoCategories(["cat"]).name(HUGE), "id <int of", id="category-id"),
+        pytest.param(lambda: check_choice(HUGE, (1, 2), "x"), "x is <int of", id="choice"),
+        pytest.param(lambda: prompts.free_text(HUGE), "prompt is <int of", id="prompt"),
+        pytest.param(lambda: prompts.detect([HUGE]), "a class is <int of", id="class"),
+        pytest.param(
+            lambda: Detections.from_coco([], (9, 9), ["cat"]).without_overlaps(HUGE),
+            "the overlap is <int of",
+            id="overlap",
+        ),
+        pytest.param(
+            lambda: Detections([[0, 0, 1, 1]], [HUGE], [1], (9, 9)), "not <list of", id="labels"
+        ),
+    ],
+)
+def test_numbers_too_long_to_be_written_get_our_own_error(call: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        call()

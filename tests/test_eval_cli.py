@@ -167,6 +167,29 @@ def test_saved_predictions_are_scored_without_a_model(
         assert again["scores"] == saved["scores"]
 
 
+def test_foreign_results_may_end_in_capitals(run: Eval, data: Path) -> None:
+    run(*COCO)
+    (data / "out" / "results.json").rename(data / "Res.JSON")
+    result = run(*COCO[:3], "--predictions", "Res.JSON", out="again")
+    assert result.exit_code == 0, result.output
+    saved = json.loads((data / "again" / "scores.json").read_text())
+    assert saved["scores"]["bbox"]["AP50"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [("pope", "a truth of POPE is 'yes' or 'no'"), ("count", "needs whole numbers")],
+)
+def test_truths_of_another_metric_are_told_before_a_model_is_asked(
+    run: Eval, data: Path, stub: StubVLM, metric: str, message: str
+) -> None:
+    record = {"image": "0.png", "question": "red?", "answer": "perhaps"}
+    (data / "odd.jsonl").write_text(json.dumps(record))
+    result = run("vqa", "--annotations", "odd.jsonl", "--images", ".", "--metric", metric)
+    assert (result.exit_code, stub.asked) == (2, [])
+    assert message in result.stderr
+
+
 def test_other_settings_do_not_touch_the_old_run(run: Eval, data: Path) -> None:
     run(*COCO)
     before = (data / "out" / "predictions.jsonl").read_bytes()

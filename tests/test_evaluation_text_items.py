@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from vlmtasks.errors import DatasetError, InputError
+from vlmtasks.evaluation import text_task
+from vlmtasks.evaluation.captions import CaptionScores
 from vlmtasks.evaluation.text_items import (
     TextItem,
     read_caption_items,
@@ -17,7 +19,7 @@ from vlmtasks.evaluation.text_items import (
     read_vqa_items,
 )
 from vlmtasks.evaluation.text_metrics import Word
-from vlmtasks.evaluation.text_task import fill_prompt, score_vqa_records
+from vlmtasks.evaluation.text_task import check_vqa_truths, fill_prompt, score_vqa_records
 
 
 def lines(path: Path, *records: dict[str, Any]) -> Path:
@@ -69,16 +71,76 @@ def test_questions_from_the_two_files_of_vqa_v2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image_id", "name"),
-    [("5", "{0.x}"), ("5", "{1}"), ("5", "{"), ("1e999", "{}"), ("null", "{}"), ('"x"', "{}")],
+    ("image_id", "answers", "words"),
+    [
+        ("1e999", '[{"answer": "2"}]', "is not as in VQA v2"),
+        ("null", '[{"answer": "2"}]', "is not as in VQA v2"),
+        ('"x"', '[{"answer": "2"}]', "is not as in VQA v2"),
+        ("5", "null", "is not as in VQA v2"),
+        ("5", '"2"', "is not as in VQA v2"),
+        ("5", "[]", "answers is empty; it must hold at least one answer"),
+    ],
 )
-def test_vqa_v2_files_that_are_none(tmp_path: Path, image_id: str, name: str) -> None:
+def test_vqa_v2_files_that_are_none(
+    tmp_path: Path, image_id: str, answers: str, words: str
+) -> None:
     path = tmp_path / "both.json"
     question = f'{{"question_id": 1, "image_id": {image_id}, "question": "how many?"}}'
-    answer = '{"question_id": 1, "answers": [{"answer": "2"}]}'
+    answer = f'{{"question_id": 1, "answers": {answers}}}'
     path.write_text(f'{{"questions": [{question}], "annotations": [{answer}]}}')
-    with pytest.raises(DatasetError, match="question 1: is not as in VQA v2"):
-        read_vqa_items(path, path, name)
+    with pytest.raises(DatasetError, match=rf"both\.json, question 1: {words}"):
+        read_vqa_items(path, path, "{}")
+
+
+def vqa_v2(path: Path, question_ids: list[Any], answer_ids: list[Any]) -> Path:
+    """Both files of VQA v2 as one; the question n is about picture n."""
+    questions = [{"question_id": n, "image_id": n, "question": "red?"} for n in question_ids]
+    answers = [{"question_id": n, "answers": [{"answer": "yes"}]} for n in answer_ids]
+    path.write_text(json.dumps({"questions": questions, "annotations": answers}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        pytest.param("{:012d", "cannot be filled with 1: ", id="not-closed"),
+        pytest.param("{", "cannot be filled with 1: ", id="opened"),
+        pytest.param("{1}.jpg", "cannot be filled with 1: ", id="second-place"),
+        pytest.param("{0.x}", "cannot be filled with 1: ", id="attribute"),
+        pytest.param("{0[0]}", "cannot be filled with 1: ", id="index"),
+        pytest.param("{name}", "cannot be filled with 1: ", id="named"),
+        pytest.param("pic.jpg", "names the pictures 1 and 2 alike", id="no-place"),
+        pytest.param("{{}}.jpg", "names the pictures 1 and 2 alike", id="doubled-brackets"),
+    ],
+)
+def test_file_name_patterns_that_are_none(tmp_path: Path, pattern: str, words: str) -> None:
+    path = vqa_v2(tmp_path / "both.json", [1, 2], [1, 2])
+    with pytest.raises(InputError, match="image_name is ") as caught:
+        read_vqa_items(path, path, pattern)
+    assert words in str(caught.value)
+    assert "both.json" not in str(caught.value)
+
+
+def test_single_picture_needs_no_pattern(tmp_path: Path) -> None:
+    path = vqa_v2(tmp_path / "both.json", [1], [1])
+    assert [item.image for item in read_vqa_items(path, path, "pic.jpg")] == ["pic.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("question_ids", "answer_ids", "words"),
+    [
+        pytest.param([1, 2], [1, 2, 1], "question_id 1 stands there 2 times", id="answers"),
+        pytest.param([1, 2, 2], [1], "question_id 2 stands there 2 times", id="questions"),
+        pytest.param([True], [True], "must be an object with a list", id="bool"),
+    ],
+)
+def test_questions_that_stand_there_twice(
+    tmp_path: Path, question_ids: list[Any], answer_ids: list[Any], words: str
+) -> None:
+    path = vqa_v2(tmp_path / "both.json", question_ids, answer_ids)
+    with pytest.raises(DatasetError, match=r"both\.json: ") as caught:
+        read_vqa_items(path, path, "{}.jpg")
+    assert words in str(caught.value)
 
 
 def test_words_with_boxes(tmp_path: Path) -> None:
@@ -173,3 +235,24 @@ def test_vqa_metrics_over_records() -> None:
         score_vqa_records(items, records, metric="bleu")
     with pytest.raises(InputError, match="needs whole numbers"):
         score_vqa_records(items, records, metric="count")
+
+
+def test_truths_are_checked_before_a_model_is_asked() -> None:
+    items = [TextItem(1, "a", "?", ["yes"]), TextItem(2, "a", "?", ["perhaps"])]
+    with pytest.raises(InputError, match="truths hold 'perhaps'"):
+        check_vqa_truths(items, "pope")
+    with pytest.raises(InputError, match="needs whole numbers"):
+        check_vqa_truths(items, "count")
+    check_vqa_truths(items, "vqa")
+
+
+def test_ids_that_look_alike_are_two_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(references: Any, answers: Any, *, meteor: bool) -> CaptionScores:
+        pairs = [(references[key], answers[key]) for key in references]
+        assert pairs == [(["A cat."], "a cat"), (["A dog."], "a dog")]
+        return CaptionScores(1.0, (1.0, 1.0, 1.0, 1.0), 1.0, None, {})
+
+    monkeypatch.setattr(text_task, "score_captions", count)
+    items = [TextItem(1, "a.jpg", "", ["A cat."]), TextItem("1", "b.jpg", "", ["A dog."])]
+    records = [{"text": "a cat"}, {"text": "a dog"}]
+    assert text_task.score_caption_records(items, records)["cider"] == 1.0

@@ -1,8 +1,8 @@
 """The layers of the package: who may import whom, and what stays unloaded.
 
-errors, choices, generation, picture_names, plain_numbers, lfs ← boxes, categories, rle, rgb ←
-tokens, images, masks ← prompts, results, draw ← tasks, datasets; engine beside them; api above;
-evaluation, then command lines on top. `vqvae` and `vlmtasks.demo` stand apart.
+errors, choices, generation, picture_names, plain_numbers, shorten, lfs ← boxes, categories, rle,
+rgb ← tokens, images, masks ← prompts, results, draw ← tasks, datasets; engine beside them; api
+above; evaluation, then command lines on top. `vqvae` and `vlmtasks.demo` stand apart.
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BASE = "choices errors generation picture_names plain_numbers lfs"
+_BASE = "choices errors generation picture_names plain_numbers shorten lfs"
 _SHAPES = f"{_BASE} boxes categories rle"
 _GRAMMAR = f"{_SHAPES} tokens records id_text prompts"
 _RESULTS = f"{_GRAMMAR} masks images results exports draw"
@@ -23,20 +23,21 @@ _RESULTS = f"{_GRAMMAR} masks images results exports draw"
 # part of the package → the parts that it may import; a folder is one part
 MAY_IMPORT = {
     "errors": "",
-    "choices": "errors",
+    "choices": "errors shorten",
     "generation": "",
     "picture_names": "",
     "lfs": "",
     "plain_numbers": "",
-    "boxes": "errors",
-    "categories": "errors",
-    "rle": "errors",
+    "shorten": "",
+    "boxes": "errors shorten",
+    "categories": "errors shorten",
+    "rle": "errors plain_numbers shorten",
     "rgb": "errors",
     "images": "errors lfs rgb",
     "records": "errors boxes",
     "id_text": "errors boxes records",
-    "tokens": "errors boxes records id_text",
-    "prompts": "errors categories choices tokens",
+    "tokens": "errors boxes records id_text shorten",
+    "prompts": "errors categories choices shorten tokens",
     "label_tree": "tokens",
     "grammar": "tokens label_tree",
     "masks": _SHAPES,
@@ -50,7 +51,7 @@ MAY_IMPORT = {
     "sidecar": "errors tokens engine vqvae",
     "batches": "choices errors boxes generation images engine",
     "continuation": "generation grammar tasks tokens",
-    "object_options": "choices errors batches plain_numbers tasks",
+    "object_options": "choices errors batches plain_numbers shorten tasks",
     "finding": f"{_RESULTS} tasks engine batches continuation grammar object_options tiling",
     "streams": f"{_RESULTS} engine batches finding object_options",
     "api": f"{_RESULTS} tasks engine sidecar batches finding object_options streams vqvae",

@@ -276,6 +276,15 @@ def boxes(*rows: tuple[float, ...], labels: str = "", scores: Sequence[float] = 
         pytest.param(
             boxes((0, 0, 9, 9), (0, 0, 9, 9), scores=(0.0, 0.0)), 0.9, [0], id="scores of zero"
         ),
+        pytest.param(
+            boxes((0, 0, 9, 9), (50, 0, 59, 9), scores=(-4, -5)), 0.5, [0, 1], id="any score"
+        ),
+        pytest.param(
+            boxes((10, 10, 20, 20), (-11, -11, -1, -1), labels="ab"), 0.5, [0, 1], id="far away"
+        ),
+        pytest.param(boxes((5, 5, 5, 5), (5, 5, 5, 5), (5, 5, 9, 5)), 0.5, [0, 1, 2], id="no area"),
+        pytest.param(boxes((0, 0, 9, 9), (5, 5, 5, 5)), 0.0, [0, 1], id="point inside"),
+        pytest.param(boxes((0, 0, 9, 9), (9, 0, 18, 9)), 0.0, [0, 1], id="edge to edge"),
     ],
 )
 def test_non_maximum_suppression(found: Detections, iou: float, kept: list[int]) -> None:
@@ -287,7 +296,7 @@ def test_non_maximum_suppression(found: Detections, iou: float, kept: list[int])
 @pytest.mark.parametrize("seed", range(5))
 def test_suppression_is_what_the_definition_says(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    corners = rng.uniform(0, 100, (40, 2))
+    corners = rng.uniform(-100, 100, (40, 2))
     rows = np.concatenate([corners, corners + rng.uniform(5, 60, (40, 2))], axis=1)
     found = boxes(
         *rows.tolist(),

@@ -37,6 +37,7 @@ from vlmtasks.finding import Finder, Names, Search, find
 from vlmtasks.generation import Generation
 from vlmtasks.object_options import ObjectOptions, ObjectSettings
 from vlmtasks.results import Detections
+from vlmtasks.shorten import shorten
 from vlmtasks.sidecar import Sidecar, load_codec
 from vlmtasks.streams import ObjectStream, check_streamable, stream_text
 from vlmtasks.tasks.reading import Reading
@@ -425,7 +426,7 @@ def _for_each(
     if not isinstance(value, list | tuple):
         if name != "box_xyxy" and not isinstance(value, str):
             raise PromptError(
-                f"{name} is {value!r:.80}; it must be a str, or a list with one str for each "
+                f"{name} is {shorten(value)}; it must be a str, or a list with one str for each "
                 "picture"
             )
         return make(value)

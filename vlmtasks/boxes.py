@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vlmtasks.errors import InputError
+from vlmtasks.shorten import shorten
 
 SizeWH = tuple[int, int]
 
@@ -36,14 +37,14 @@ def check_image_size(image_size: Any) -> SizeWH:
         size_wh = operator.index(width), operator.index(height)
     except (TypeError, ValueError):
         raise InputError(
-            f"image_size is {_shorten(image_size)}; it must be (width, height), two whole numbers "
+            f"image_size is {shorten(image_size)}; it must be (width, height), two whole numbers "
             "of at least 1; pass picture.size of a PIL image, or (array.shape[1], array.shape[0])"
         ) from None
     if min(size_wh) < 1:
-        raise InputError(f"image_size is {_shorten(size_wh)}; both sides must be at least 1 pixel")
+        raise InputError(f"image_size is {shorten(size_wh)}; both sides must be at least 1 pixel")
     if max(size_wh) > MAX_SIDE:
         raise InputError(
-            f"image_size is {_shorten(size_wh)}; width and height are at most {MAX_SIDE} pixels"
+            f"image_size is {shorten(size_wh)}; width and height are at most {MAX_SIDE} pixels"
         )
     return size_wh
 
@@ -60,7 +61,7 @@ def check_boxes(boxes: ArrayLike, *, name: str = "boxes_xyxy") -> NDArray[np.flo
         array = given.astype(np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one: torch, with grad
         raise InputError(
-            f"{name} is {_shorten(boxes)}; it must be numbers of shape (N, 4)"
+            f"{name} is {shorten(boxes)}; it must be numbers of shape (N, 4)"
         ) from None
     if array.ndim in (1, 2) and len(array) == 0:
         array = array.reshape(0, 4)
@@ -123,11 +124,3 @@ def box_iou(boxes_a_xyxy: ArrayLike, boxes_b_xyxy: ArrayLike) -> NDArray[np.floa
 def _divisor(image_size: SizeWH) -> NDArray[np.float64]:
     width, height = check_image_size(image_size)
     return np.array([width, height, width, height], dtype=np.float64)
-
-
-def _shorten(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of thousands of digits
-        text = type(value).__name__
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from vlmtasks.errors import InputError
+from vlmtasks.shorten import shorten
 
 # Blanks, byte order mark, zero-width blanks and joiners, which come along when names are copied.
 INVISIBLE = " \ufeff\u200b\u200c\u200d\u2060"
@@ -45,7 +46,9 @@ class CocoCategories:
     def name(self, category_id: int) -> str:
         """The name as the data set spells it. InputError for an id that is not there."""
         if category_id not in self._names:
-            raise InputError(f"category id {category_id!r} is not one of {sorted(self._names)}")
+            raise InputError(
+                f"category id {shorten(category_id)} is not one of {sorted(self._names)}"
+            )
         return self._names[category_id]
 
     def add(self, label: str) -> int:
@@ -63,15 +66,20 @@ class CocoCategories:
 
     def _insert(self, category_id: Any, name: Any) -> None:
         if not isinstance(name, str) or not name.strip():
-            raise InputError(f"a category has the name {name!r}; it must be a str with letters")
+            raise InputError(
+                f"a category has the name {shorten(name)}; it must be a str with letters"
+            )
         if isinstance(category_id, bool) or not hasattr(category_id, "__index__"):
-            raise InputError(f"category {name!r} has the id {category_id!r}; it must be an integer")
+            raise InputError(
+                f"category {name!r} has the id {shorten(category_id)}; it must be an integer"
+            )
         number = operator.index(category_id)
         if number < 0:
-            raise InputError(f"category {name!r} has the id {number}; ids are 0 or more")
+            raise InputError(f"category {name!r} has the id {shorten(number)}; ids are 0 or more")
         if number in self._names:
             raise InputError(
-                f"categories {self._names[number]!r} and {name!r} have the same id {number}"
+                f"categories {self._names[number]!r} and {name!r} have the same id "
+                f"{shorten(number)}"
             )
         known = self._ids.get(normalize_name(name))
         if known is not None:
@@ -96,20 +104,21 @@ def _pairs(categories: Any) -> list[tuple[Any, Any]]:
         categories = categories["categories"]
     if isinstance(categories, Set):
         raise InputError(
-            f"categories are {categories!r:.80}; a set has no order to number them in: pass a list"
+            f"categories are {shorten(categories)}; a set has no order to number them in: pass a "
+            "list"
         )
     if isinstance(categories, Mapping):
         if any(isinstance(a, str) and isinstance(b, str) for a, b in categories.items()):
             raise InputError(
-                f"categories are {categories!r:.80}; an id must be an integer, in {{name: id}} "
+                f"categories are {shorten(categories)}; an id must be an integer, in {{name: id}} "
                 "and in {{id: name}}; JSON makes keys str"
             )
         if "categories" in categories and categories["categories"] is None:
-            raise InputError(f"categories are {categories!r:.80}, which names none")
+            raise InputError(f"categories are {shorten(categories)}, which names none")
         return [(b, a) if isinstance(a, str) else (a, b) for a, b in categories.items()]
     if isinstance(categories, str | bytes) or not isinstance(categories, Iterable):
         raise InputError(
-            f"categories are {categories!r}; they must be {{name: id}}, COCO's list of "
+            f"categories are {shorten(categories)}; they must be {{name: id}}, COCO's list of "
             "{'id', 'name'}, or a list of names"
         )
     return [_pair(entry, place) for place, entry in enumerate(categories, 1)]
@@ -120,4 +129,4 @@ def _pair(entry: Any, place: int) -> tuple[Any, Any]:
         return place, entry
     if isinstance(entry, Mapping) and "id" in entry and "name" in entry:
         return entry["id"], entry["name"]
-    raise InputError(f"category {entry!r} must be a name or an object with 'id' and 'name'")
+    raise InputError(f"category {shorten(entry)} must be a name or an object with 'id' and 'name'")

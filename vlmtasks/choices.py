@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vlmtasks.errors import InputError
+from vlmtasks.shorten import shorten
 
 
 def check_choice(
@@ -18,4 +19,4 @@ def check_choice(
     # an array compares element by element: neither "in" nor "if" has an answer for it
     if getattr(value, "ndim", 0) == 0 and any(value is one or value == one for one in allowed):
         return value
-    raise error(f"{name} is {value!r:.80}; it must be one of {', '.join(map(str, allowed))}")
+    raise error(f"{name} is {shorten(value)}; it must be one of {', '.join(map(str, allowed))}")

@@ -15,6 +15,7 @@ from vlmtasks.categories import normalize_name
 from vlmtasks.errors import InputError
 from vlmtasks.images import open_image
 from vlmtasks.results import Detections
+from vlmtasks.shorten import shorten
 
 Colour = tuple[int, int, int]
 
@@ -79,7 +80,7 @@ def draw_detections(
             f"{found.image_size} (width, height); pass the same picture"
         )
     if isinstance(zoom, bool) or not isinstance(zoom, int) or zoom < 1:
-        raise InputError(f"zoom is {zoom!r}; it must be a whole number of at least 1")
+        raise InputError(f"zoom is {shorten(zoom)}; it must be a whole number of at least 1")
     if zoom > 1:
         size = picture.width * zoom, picture.height * zoom
         picture = picture.resize(size, Image.Resampling.LANCZOS)

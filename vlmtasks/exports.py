@@ -1,17 +1,20 @@
 """Detections in the forms of other tools. Use the methods of `vlmtasks.Detections`."""
 
 import logging
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vlmtasks.boxes import SizeWH, check_image_size, xywh_to_xyxy, xyxy_to_xywh
+from vlmtasks.boxes import SizeWH, check_boxes, check_image_size, xywh_to_xyxy, xyxy_to_xywh
 from vlmtasks.categories import CocoCategories
 from vlmtasks.errors import InputError, MissingExtraError
 from vlmtasks.masks import Masks
+from vlmtasks.plain_numbers import plain_number, whole_number
 from vlmtasks.rle import rle_area
+from vlmtasks.shorten import shorten
 
 if TYPE_CHECKING:
     import supervision
@@ -28,7 +31,7 @@ def to_coco(
     if isinstance(image_id, bool) or not (
         isinstance(image_id, str) or hasattr(image_id, "__index__")
     ):
-        raise InputError(f"image_id is {image_id!r}; it must be the id of the picture")
+        raise InputError(f"image_id is {shorten(image_id)}; it must be the id of the picture")
     if keep_unknown and not isinstance(category_ids, CocoCategories):
         raise InputError("keep_unknown needs category_ids as CocoCategories, which then grow")
     categories = category_ids if keep_unknown else CocoCategories(category_ids)
@@ -64,21 +67,30 @@ def from_coco(
     """The arguments of `Detections`."""
     size_wh = check_image_size(image_size)
     categories = CocoCategories(category_ids)
-    try:
-        chosen = [entry for entry in entries if image_id is None or entry["image_id"] == image_id]
-        boxes = np.array([entry["bbox"] for entry in chosen], dtype=np.float64).reshape(-1, 4)
-        rles = [entry.get("segmentation") for entry in chosen]
-        return {
-            "boxes_xyxy": xywh_to_xyxy(boxes),
-            "labels": tuple(categories.name(entry["category_id"]) for entry in chosen),
-            "scores": np.array([entry.get("score", 1.0) for entry in chosen], dtype=np.float64),
-            "image_size": size_wh,
-            "masks": Masks.from_rles(rles, size_wh) if any(rles) else None,
-        }
-    except InputError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise InputError(f"these are no COCO results: {error!r}") from error
+    if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable):
+        raise InputError(
+            f"entries are {shorten(entries)}; they must be a list of COCO results, each an object "
+            "with category_id and bbox, and perhaps score, segmentation and image_id"
+        )
+    boxes, labels, scores, rles = [], [], [], []
+    for place, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise InputError(f"entry {place} is {shorten(entry)}; it must be an object")
+        if image_id is not None and _field(entry, "image_id", place) != image_id:
+            continue
+        boxes.append(_box_xywh(_field(entry, "bbox", place), place))
+        labels.append(categories.name(_category_id(_field(entry, "category_id", place), place)))
+        scores.append(_score(entry.get("score", 1.0), place))
+        rle = entry.get("segmentation")
+        is_empty = isinstance(rle, list | Mapping) and not rle
+        rles.append(None if is_empty else rle)
+    return {
+        "boxes_xyxy": xywh_to_xyxy(boxes),
+        "labels": tuple(labels),
+        "scores": scores,
+        "image_size": size_wh,
+        "masks": Masks.from_rles(rles, size_wh) if any(rle is not None for rle in rles) else None,
+    }
 
 
 def to_torchvision(found: "Detections", category_ids: Any) -> "dict[str, torch.Tensor]":
@@ -106,6 +118,45 @@ def to_supervision(found: "Detections", category_ids: Any) -> "supervision.Detec
         class_id=np.array(_class_ids(found, category_ids, first=0), dtype=int),
         data={"class_name": np.array(found.labels, dtype=str)},
     )
+
+
+def _field(entry: Mapping[str, Any], name: str, place: int) -> Any:
+    if name not in entry:
+        raise InputError(f"entry {place} has no {name}; it holds {shorten(list(entry))}")
+    return entry[name]
+
+
+def _box_xywh(value: Any, place: int) -> list[float]:
+    try:
+        box = check_boxes([value])[0].tolist()
+    except InputError:
+        box = []
+    if not box or min(box[2:]) < 0:
+        raise InputError(
+            f"entry {place}: bbox is {shorten(value)}; it must be [x, y, width, height], finite "
+            "numbers with sides of at least 0"
+        )
+    return box
+
+
+def _category_id(value: Any, place: int) -> int:
+    try:
+        return whole_number(value)
+    except TypeError:
+        raise InputError(
+            f"entry {place}: category_id is {shorten(value)}; it must be a whole number"
+        ) from None
+
+
+def _score(value: Any, place: int) -> float:
+    number = plain_number(value)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not abs(number) <= sys.float_info.max:
+        raise InputError(
+            f"entry {place}: score is {shorten(value)}; it must be a finite number, or be left "
+            "out for 1"
+        )
+    return float(number)
 
 
 def _class_ids(found: "Detections", category_ids: Any, first: int) -> list[int]:

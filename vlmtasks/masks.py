@@ -29,6 +29,7 @@ from vlmtasks.rle import (
     pack_runs,
     rle_area,
 )
+from vlmtasks.shorten import shorten
 
 MAP_SIZE = 64
 
@@ -55,7 +56,7 @@ class Masks:
     ) -> None:
         boxes = check_boxes(boxes_xyxy)
         if not hasattr(maps, "__len__"):
-            raise InputError(f"mask maps are {maps!r:.80}; give a list with one for each box")
+            raise InputError(f"mask maps are {shorten(maps)}; give a list with one for each box")
         if len(maps) != len(boxes):
             raise InputError(
                 f"{len(maps)} mask maps were given for {len(boxes)} boxes; give one for each box, "
@@ -93,7 +94,7 @@ class Masks:
         width, height = masks.image_size
         if isinstance(rles, str | bytes | Mapping) or not isinstance(rles, Iterable):
             raise InputError(
-                f"masks are {rles!r:.80}; give a list with the run lengths of each, or None"
+                f"masks are {shorten(rles)}; give a list with the run lengths of each, or None"
             )
         items: list[_Item] = []
         for rle in rles:

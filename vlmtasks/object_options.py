@@ -8,6 +8,7 @@ from vlmtasks.batches import Options, Settings
 from vlmtasks.choices import check_choice
 from vlmtasks.errors import InputError
 from vlmtasks.plain_numbers import plain_number
+from vlmtasks.shorten import shorten
 from vlmtasks.tasks import Detect, Segment
 from vlmtasks.tasks.reading import Boxes, Reading
 from vlmtasks.tasks.scores import DEFAULT_SCORE, Score
@@ -134,7 +135,7 @@ class ObjectSettings:
 def _flag(options: Mapping[str, Any], name: str) -> bool:
     value = options.get(name, True)
     if not isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; it must be True or False")
+        raise InputError(f"{name} is {shorten(value)}; it must be True or False")
     return value
 
 
@@ -147,7 +148,7 @@ def _share(options: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InputError(f"{name} is {value!r}; it must be a number of 0..1, or None")
+        raise InputError(f"{name} is {shorten(value)}; it must be a number of 0..1, or None")
     return float(value)
 
 
@@ -156,5 +157,7 @@ def _number(value: Any, name: str, least: int) -> int | None:
         return None
     value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+        raise InputError(
+            f"{name} is {shorten(value)}; it must be a whole number of at least {least}"
+        )
     return value

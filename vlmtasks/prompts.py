@@ -14,6 +14,7 @@ from typing import Any
 from vlmtasks.categories import INVISIBLE
 from vlmtasks.choices import check_choice
 from vlmtasks.errors import PromptError
+from vlmtasks.shorten import shorten
 from vlmtasks.tokens import check_bins
 
 # The languages of COCO-35L, which the model was trained on; other codes are passed on.
@@ -66,7 +67,7 @@ def free_text(prompt: str) -> str:
     `<image>` and `<bos>` at its very start, which other tools want there, are removed.
     """
     if not isinstance(prompt, str):
-        raise PromptError(f"prompt is {prompt!r}; it must be a str")
+        raise PromptError(f"prompt is {shorten(prompt)}; it must be a str")
     _check_letters(prompt, "prompt")
     return _LEADING_TOKENS.sub("", _one_kind_of_line_end(prompt)).strip()
 
@@ -84,13 +85,15 @@ def class_names(labels: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(labels, str):
         names = [name for name in labels.split(";") if name.strip()]
     elif isinstance(labels, Set) or not isinstance(labels, Iterable):
-        raise PromptError(f"classes are {labels!r}; they must be a str or a list of str, in order")
+        raise PromptError(
+            f"classes are {shorten(labels)}; they must be a str or a list of str, in order"
+        )
     else:
         names = list(labels)
     if not names:
         raise PromptError(
-            f"classes are {labels!r}, which names nothing; give at least one, such as 'cat' or "
-            "['cat', 'dog']"
+            f"classes are {shorten(labels)}, which names nothing; give at least one, such as 'cat' "
+            "or ['cat', 'dog']"
         )
     unique: dict[str, str] = {}
     for name in names:
@@ -106,7 +109,7 @@ _TOKEN_IN_NAME = re.compile(r"<(?:loc|seg|eos>|bos>|pad>|image>)")
 
 def _class_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise PromptError(f"a class is {name!r}; every class must be a str")
+        raise PromptError(f"a class is {shorten(name)}; every class must be a str")
     _check_letters(name, "a class")
     if re.search(r"[;\r\n]", name.strip()) or _TOKEN_IN_NAME.search(name):
         raise PromptError(
@@ -122,13 +125,15 @@ def _class_name(name: Any) -> str:
 def _language(lang: Any) -> str:
     code = lang.strip().lower() if isinstance(lang, str) else ""
     if not _LANGUAGE.fullmatch(code):
-        raise PromptError(f"lang is {lang!r}; it must be a code such as {', '.join(LANGUAGES)}")
+        raise PromptError(
+            f"lang is {shorten(lang)}; it must be a code such as {', '.join(LANGUAGES)}"
+        )
     return code
 
 
 def _words(text: Any, name: str) -> str:
     if not isinstance(text, str):
-        raise PromptError(f"{name} is {text!r}; it must be a str")
+        raise PromptError(f"{name} is {shorten(text)}; it must be a str")
     _check_letters(text, name)
     words = _one_kind_of_line_end(text).strip()
     if not words.strip(INVISIBLE):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import operator
 import os
 from collections import Counter
@@ -15,12 +16,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vlmtasks import exports
-from vlmtasks.boxes import SizeWH, check_boxes, check_image_size, pixels_to_norm, xyxy_to_xywh
+from vlmtasks.boxes import (
+    SizeWH,
+    box_areas,
+    check_boxes,
+    check_image_size,
+    pixels_to_norm,
+    xyxy_to_xywh,
+)
 from vlmtasks.errors import InputError
 from vlmtasks.generation import FinishReason
 from vlmtasks.masks import Masks
 from vlmtasks.plain_numbers import plain_number
 from vlmtasks.rle import RLE
+from vlmtasks.shorten import shorten
 from vlmtasks.tokens import BoxXYXY, ParsedObject
 
 if TYPE_CHECKING:
@@ -99,7 +108,7 @@ class Detections:
         labels = tuple(self.labels) if _is_list(self.labels) else (None,)
         if len(labels) != len(boxes) or not all(isinstance(label, str) for label in labels):
             raise InputError(
-                f"labels must be {len(boxes)} str, one for each box, not {self.labels!r:.80}"
+                f"labels must be {len(boxes)} str, one for each box, not {shorten(self.labels)}"
             )
         if self.masks is not None and not isinstance(self.masks, Masks):
             raise InputError(
@@ -108,15 +117,19 @@ class Detections:
             )
         for name in ("dropped", "removed"):
             if not _is_list(getattr(self, name)):
-                raise InputError(f"{name} is {getattr(self, name)!r:.80}; it must be a tuple")
+                raise InputError(f"{name} is {shorten(getattr(self, name))}; it must be a tuple")
         if self.masks is not None and (
             len(self.masks) != len(boxes) or self.masks.image_size != size_wh
         ):
             raise InputError(f"{self.masks} do not fit {len(boxes)} boxes in {size_wh}")
         if not isinstance(self.text, str):
-            raise InputError(f"text is {self.text!r:.80}; it must be the str that the model said")
+            raise InputError(
+                f"text is {shorten(self.text)}; it must be the str that the model said"
+            )
         if self.finish_reason not in ("stop", "length"):
-            raise InputError(f"finish_reason is {self.finish_reason!r}; it must be stop or length")
+            raise InputError(
+                f"finish_reason is {shorten(self.finish_reason)}; it must be stop or length"
+            )
         boxes.flags.writeable = scores.flags.writeable = False
         for name, value in (
             ("image_size", size_wh),
@@ -216,19 +229,31 @@ class Detections:
 
     def without_overlaps(self, iou: float) -> "Detections":
         """Class-wise non-maximum suppression: of boxes of one class whose intersection over union
-        is above `iou` (0..1) only the one of the highest score stays. OpenCV's."""
+        is above `iou` (0..1) only the one of the highest score stays. OpenCV's.
+
+        A box without area overlaps nothing, as `vlmtasks.boxes.box_iou` has it, and stays.
+        """
         iou = plain_number(iou)
         if isinstance(iou, bool) or not isinstance(iou, int | float) or not 0 <= iou <= 1:
-            raise InputError(f"the overlap is {iou!r}; it must be a number of 0..1")
+            raise InputError(f"the overlap is {shorten(iou)}; it must be a number of 0..1")
         if len(self) < 2:
             return self
         import cv2
 
-        classes = list(dict.fromkeys(self.labels))
-        ids = [classes.index(label) for label in self.labels]
-        boxes = xyxy_to_xywh(self.boxes_xyxy)
-        kept = cv2.dnn.NMSBoxesBatched(boxes.tolist(), self.scores.tolist(), ids, -1.0, float(iou))
-        return self.keeping(sorted(np.ravel(kept).tolist()), "overlap")
+        boxes, has_area = xyxy_to_xywh(self.boxes_xyxy), box_areas(self.boxes_xyxy) > 0
+        kept = np.flatnonzero(~has_area).tolist()
+        for label in dict.fromkeys(self.labels):
+            same = [i for i, other in enumerate(self.labels) if other == label and has_area[i]]
+            if not same:
+                continue
+            # class by class: OpenCV keeps classes apart by moving their boxes, which fails where
+            # coordinates are negative; NMSBoxes would do, but drops every score of 0
+            one_class, rows, scores = [0] * len(same), boxes[same], self.scores[same]
+            chosen = cv2.dnn.NMSBoxesBatched(
+                rows.tolist(), scores.tolist(), one_class, -math.inf, float(iou)
+            )
+            kept += [same[place] for place in np.ravel(chosen)]
+        return self.keeping(sorted(kept), "overlap")
 
     def keeping(self, indices: Sequence[int], reason: RemovalReason) -> "Detections":
         """Only these objects; the others go to `removed`."""
@@ -401,7 +426,7 @@ def _float32(values: Any, name: str) -> NDArray[np.float32]:
     except OverflowError:
         raise InputError(f"{name} must be finite numbers; it holds an integer too large") from None
     except (TypeError, ValueError):
-        raise InputError(f"{name} is {str(values)[:80]}; it must be numbers") from None
+        raise InputError(f"{name} is {shorten(values)}; it must be numbers") from None
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite numbers; it holds NaN, infinity or 1e39 and more")
     return array
@@ -421,11 +446,11 @@ def _saved_objects(saved: Any) -> list[Mapping[str, Any]]:
     objects = saved["objects"]
     if not isinstance(objects, list | tuple):
         raise InputError(
-            f"these are no saved detections: 'objects' is {objects!r:.80}; it must be a list"
+            f"these are no saved detections: 'objects' is {shorten(objects)}; it must be a list"
         )
     for entry in objects:
         if not isinstance(entry, Mapping):
-            raise InputError(f"an entry of 'objects' is {entry!r:.80}; it must be an object")
+            raise InputError(f"an entry of 'objects' is {shorten(entry)}; it must be an object")
         for name in ("label", "score", "box_xyxy"):
             if name not in entry:
                 raise InputError(f"an entry of 'objects' has no {name!r}; see to_dict")

@@ -5,7 +5,6 @@ form is a str: each number in groups of 5 bits (+48 as a character; bit 5: more 
 of the last group: negative), from the fourth number on as the difference to the one before last.
 """
 
-import operator
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -14,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from pycocotools import mask as _coco_mask
 
 from vlmtasks.errors import InputError
+from vlmtasks.plain_numbers import whole_number
+from vlmtasks.shorten import shorten
 
 coco_mask: Any = _coco_mask  # its annotations are wrong about bytes
 
@@ -88,30 +89,31 @@ def check_rle(rle: Mapping[str, Any]) -> RLE:
     trusts them and would write outside of its memory.
     """
     try:
-        height, width = (operator.index(side) for side in rle["size"])
+        height, width = (whole_number(side) for side in rle["size"])
         counts = rle["counts"]
         if isinstance(counts, bytes | bytearray):
             counts = counts.decode("ascii")
         if isinstance(counts, str):
             runs = rle_counts({"size": [height, width], "counts": counts})
         else:
-            runs = [operator.index(run) for run in counts]
-    except (TypeError, ValueError, KeyError) as error:
+            runs = [whole_number(run) for run in counts]
+    except (TypeError, ValueError, LookupError) as error:  # IndexError: an array
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"a mask is {str(rle)[:80]}; it must be COCO run lengths: {{'size': [height, width], "
-            "'counts': str or list of numbers}"
+            f"a mask is {shorten(rle)}; it must be COCO run lengths: {{'size': [height, width], "
+            "'counts': str or list of numbers}, all of them whole numbers"
         ) from None
     if min(height, width) < 1 or height * width > MAX_PIXELS or min(runs, default=0) < 0:
         raise InputError(
-            f"a mask has the size {[height, width]} and a run of {min(runs, default=0)} pixels; "
-            "sides are 1 or more, runs 0 or more, and a mask has less than 2³¹ pixels"
+            f"a mask has the size {shorten([height, width])} and a run of "
+            f"{shorten(min(runs, default=0))} pixels; sides are 1 or more, runs 0 or more, and a "
+            "mask has less than 2³¹ pixels"
         )
     if sum(runs) != height * width:
         raise InputError(
-            f"a mask of size {[height, width]} has run lengths of {sum(runs)} pixels in total; "
-            f"they must add up to {height * width}"
+            f"a mask of size {[height, width]} has run lengths of {shorten(sum(runs))} pixels in "
+            f"total; they must add up to {height * width}"
         )
     return pack_runs(_without_empty(runs), height, width)
 

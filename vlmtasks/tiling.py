@@ -19,6 +19,7 @@ from vlmtasks.errors import InputError
 from vlmtasks.masks import Masks
 from vlmtasks.results import Detections
 from vlmtasks.rle import encode_rle
+from vlmtasks.shorten import shorten
 
 OVERLAP = 0.25
 """Of the side of a tile, what it shares with the next one at least."""
@@ -44,9 +45,13 @@ def tile_boxes(image_size: SizeWH, tile: int, overlap: float = OVERLAP) -> list[
     """
     width, height = check_image_size(image_size)
     if isinstance(tile, bool) or not isinstance(tile, int) or tile < 2:
-        raise InputError(f"tile is {tile!r}; it must be the side of a tile in pixels, at least 2")
+        raise InputError(
+            f"tile is {shorten(tile)}; it must be the side of a tile in pixels, at least 2"
+        )
     if not 0 <= overlap <= 0.9:
-        raise InputError(f"the overlap of tiles is {overlap!r}; it must be a share of 0..0.9")
+        raise InputError(
+            f"the overlap of tiles is {shorten(overlap)}; it must be a share of 0..0.9"
+        )
     whole = (0, 0, width, height)
     if max(width, height) <= tile:
         return [whole]

@@ -45,6 +45,7 @@ from vlmtasks.records import (
     bins_to_pixels,
     read_records,
 )
+from vlmtasks.shorten import shorten
 
 __all__ = [
     "BOX_SCALE",
@@ -159,7 +160,7 @@ def check_scale(scale: int) -> None:
     # of an array neither "in" nor "if" has an answer
     if isinstance(scale, bool) or getattr(scale, "ndim", 0) or scale not in BOX_SCALES:
         raise InputError(
-            f"scale is {scale!r}; it must be 1024 (the public tools) or 1023 (big_vision)"
+            f"scale is {shorten(scale)}; it must be 1024 (the public tools) or 1023 (big_vision)"
         )
 
 
@@ -168,7 +169,8 @@ def check_bins(loc_yxyx: Sequence[int]) -> tuple[int, int, int, int]:
     bins = _check_integers(loc_yxyx, "loc_yxyx")
     if len(bins) != 4 or not all(0 <= value < LOC_BINS for value in bins):
         raise InputError(
-            f"loc_yxyx is {bins}; it must be four bins (y_min, x_min, y_max, x_max) of 0..1023"
+            f"loc_yxyx is {shorten(bins)}; it must be four bins (y_min, x_min, y_max, x_max) of "
+            f"0..{LOC_BINS - 1}"
         )
     return bins[0], bins[1], bins[2], bins[3]
 
@@ -180,14 +182,14 @@ def check_codes(mask_codes: Sequence[int]) -> tuple[int, ...]:
         raise InputError(f"{len(codes)} mask codes were given; a mask has exactly {MASK_CODES}")
     for code in codes:
         if not 0 <= code < SEG_CODES:
-            raise InputError(f"mask code {code} was given; codes are 0..{SEG_CODES - 1}")
+            raise InputError(f"mask code {shorten(code)} was given; codes are 0..{SEG_CODES - 1}")
     return codes
 
 
 def check_label(label: str) -> None:
     """Raise InputError for a label that a record cannot carry and give back unchanged."""
     if not isinstance(label, str):
-        raise InputError(f"label is {label!r}; it must be a str")
+        raise InputError(f"label is {shorten(label)}; it must be a str")
     if label != label.strip() or LABEL_END.search(label) or CUT_TOKEN.search(label):
         raise InputError(
             f"label is {label!r}; a label has no blanks at its ends, no ';', no line end and no "
@@ -201,7 +203,7 @@ def _check_vocabulary(vocabulary: TokenVocabulary | None) -> TokenVocabulary:
             "token ids were given without vocabulary=; pass engine.vocabulary, or text"
         )
     if not hasattr(vocabulary, "loc_start"):
-        raise InputError(f"vocabulary is {vocabulary!r:.80}; pass engine.vocabulary")
+        raise InputError(f"vocabulary is {shorten(vocabulary)}; pass engine.vocabulary")
     return vocabulary
 
 
@@ -220,4 +222,6 @@ def _check_integers(values: Any, name: str) -> tuple[int, ...]:
     try:
         return tuple(operator.index(value) for value in values)
     except TypeError:
-        raise InputError(f"{name} is {values!r}; it must be a sequence of whole numbers") from None
+        raise InputError(
+            f"{name} is {shorten(values)}; it must be a sequence of whole numbers"
+        ) from None

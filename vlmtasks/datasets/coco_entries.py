@@ -1,15 +1,20 @@
 """Checks of single values in COCO files; each raises ValueError without the place of the entry."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vlmtasks.boxes import SizeWH
 from vlmtasks.datasets.coco import BoxXYWH, ImageId, Segmentation
 from vlmtasks.datasets.json_files import read_json
-from vlmtasks.datasets.problems import is_finite_number, shorten
+from vlmtasks.datasets.problems import is_finite_number
+from vlmtasks.plain_numbers import plain_number
 from vlmtasks.rle import check_rle
+from vlmtasks.shorten import shorten
 
 MAX_BOX = 1e9  # pixels; areas and overlaps of such boxes are still exact
 MAX_COORDINATE = 100_000  # pixels; pycocotools walks along every edge of a polygon
@@ -42,12 +47,15 @@ def check_image_id(value: Any, key: str) -> ImageId:
 def check_whole(value: Any, key: str) -> int:
     """An int of 64 bits, also from 7.0, which tools write that keep ids as floats."""
     if is_finite_number(value) and float(value).is_integer():
-        if abs(value) < (1 << 63 if isinstance(value, int) else 1 << 53):  # exact as float up to 53
-            return int(value)
+        number = plain_number(value)
+        limit = 1 << 63 if isinstance(number, int) else 1 << 53  # floats are exact up to 53 bits
+        if abs(number) < limit:
+            return int(number)
     raise ValueError(f"{key} is {shorten(value)}; it must be a whole number")
 
 
 def check_bbox(value: Any) -> BoxXYWH:
+    value = _plain_list(value)
     if not isinstance(value, list | tuple) or len(value) != 4:
         raise ValueError(f"bbox is {shorten(value)}; it must be [x, y, width, height]")
     if not all(is_finite_number(number) for number in value):
@@ -62,12 +70,18 @@ def check_bbox(value: Any) -> BoxXYWH:
     return x, y, width, height
 
 
+def _plain_list(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
 def check_polygon(value: Any) -> list[float]:
+    value = _plain_list(value)
     if not isinstance(value, list) or len(value) % 2:
         raise ValueError(f"segmentation holds {shorten(value)}; a polygon is [x0, y0, x1, y1, …]")
-    if not all(is_finite_number(number) and abs(number) <= MAX_COORDINATE for number in value):
+    numbers = [float(number) if is_finite_number(number) else math.nan for number in value]
+    if not all(abs(number) <= MAX_COORDINATE for number in numbers):
         raise ValueError(f"segmentation holds {shorten(value)}; its values must be pixels")
-    return [float(number) for number in value]
+    return numbers
 
 
 def check_segmentation(value: Any, size_wh: SizeWH | None) -> tuple[Segmentation | None, int]:

@@ -33,9 +33,10 @@ from vlmtasks.datasets.coco_entries import (
     load_json,
 )
 from vlmtasks.datasets.json_files import line_of_entry
-from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
+from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number
 from vlmtasks.errors import DatasetError
 from vlmtasks.rle import coco_mask, rle_area
+from vlmtasks.shorten import shorten
 
 MAX_PIXELS = 1 << 31  # pycocotools counts in 32 bits
 

@@ -18,8 +18,9 @@ from vlmtasks.datasets.coco_entries import (
     load_json,
 )
 from vlmtasks.datasets.json_files import line_of_entry, write_json
-from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number, shorten
+from vlmtasks.datasets.problems import DatasetWarning, Problems, is_finite_number
 from vlmtasks.errors import DatasetError
+from vlmtasks.shorten import shorten
 
 
 def read_results(

@@ -9,14 +9,16 @@ codec would flatter whoever uses that codec.
 import os
 from pathlib import Path
 
+from vlmtasks.boxes import SizeWH
 from vlmtasks.categories import normalize_name
 from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage, ImageId
 from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.jsonl import read_jsonl, read_training_example
-from vlmtasks.datasets.paths import find_pictures
-from vlmtasks.datasets.problems import Problems, shorten
+from vlmtasks.datasets.paths import find_picture
+from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError, PromptError
 from vlmtasks.prompts import free_text
+from vlmtasks.shorten import shorten
 from vlmtasks.tokens import BOX_SCALE, parse_objects
 
 
@@ -33,7 +35,8 @@ def read_detection_jsonl(
         picture are joined. Classes are numbered from 1 in the order of their first appearance,
         those that are asked for before those that are only found.
     skip_bad: leave out lines with mistakes, told in `repairs`, rather than raise.
-    DatasetError lists every mistake with its file and line; or the missing pictures.
+    DatasetError lists every mistake with its file and line, missing pictures too; also when
+        nothing is left.
     """
     problems = Problems()
     lines = []
@@ -51,11 +54,10 @@ def read_detection_jsonl(
             continue
         if task in ("detect", "segment"):
             lines.append((place, example, asked))
-    paths = find_pictures(images, dict.fromkeys(example.image for _, example, _ in lines))
-    builder = _Builder(scale, problems)
+    builder = _Builder(images, scale, problems)
     for place, example, asked in lines:
-        builder.add(place, example.image, paths[example.image], asked, example.suffix)
-    if not skip_bad:
+        builder.add(place, example.image, asked, example.suffix)
+    if not skip_bad or not builder.images:
         problems.raise_if_any()
     if not lines:
         raise DatasetError(f"{os.fspath(path)}: holds no example of detect or segment")
@@ -69,9 +71,10 @@ def read_detection_jsonl(
 
 
 class _Builder:
-    def __init__(self, scale: int, problems: Problems) -> None:
+    def __init__(self, folder: str | os.PathLike[str], scale: int, problems: Problems) -> None:
         self.images: dict[ImageId, CocoImage] = {}
         self.annotations: list[CocoAnnotation] = []
+        self._folder = folder
         self._scale = scale
         self._problems = problems
         self._image_ids: dict[str, int] = {}
@@ -80,11 +83,11 @@ class _Builder:
     def categories(self) -> dict[int, str]:
         return dict(self._names.values())
 
-    def add(self, place: str, name: str, path: Path, asked: str, suffix: str) -> None:
+    def add(self, place: str, name: str, asked: str, suffix: str) -> None:
         for label in asked.split(";"):
             if label.strip():
                 self._category(label.strip())
-        image = self._image(place, name, path)
+        image = self._image(place, name)
         if image is None or image.size_wh is None:
             return
         for found in parse_objects(suffix, image.size_wh, scale=self._scale):
@@ -103,17 +106,27 @@ class _Builder:
                 CocoAnnotation(number, image.id, category_id, box, box[2] * box[3])
             )
 
-    def _image(self, place: str, name: str, path: Path) -> CocoImage | None:
+    def _image(self, place: str, name: str) -> CocoImage | None:
         if name not in self._image_ids:
             try:
-                size_wh = picture_size(path)
+                size_wh = self._size_wh(name)
             except DatasetError as error:
-                self._problems.add(place, f"{name!r} {error}")
+                self._problems.add(place, str(error))
                 return None
             self._image_ids[name] = len(self._image_ids) + 1
             image_id = self._image_ids[name]
             self.images[image_id] = CocoImage(image_id, name, size_wh)
         return self.images[self._image_ids[name]]
+
+    def _size_wh(self, name: str) -> SizeWH:
+        path = find_picture(self._folder, name)
+        if path is None:
+            folder = os.fspath(self._folder)
+            raise DatasetError(f"{name!r} is not in {folder!r}; check the folder")
+        try:
+            return picture_size(path)
+        except DatasetError as error:
+            raise DatasetError(f"{name!r} {error}") from None
 
     def _category(self, label: str) -> int:
         key = normalize_name(label)

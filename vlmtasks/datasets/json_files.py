@@ -2,11 +2,13 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from vlmtasks.errors import DatasetError, InputError
 from vlmtasks.lfs import pointer_hint
+from vlmtasks.shorten import shorten
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -54,7 +56,8 @@ def parse_json(text: str, place: str, line: int = 1) -> Any:
     except RecursionError:
         reason = f"line {line}: nested too deeply to be a data file"
     except ValueError as error:
-        reason = f"line {line}: not JSON that can be used: {error}"
+        where = "" if "\n" in text else f"line {line}: "  # the decoder does not say where
+        reason = f"{where}not JSON that can be used: {error}"
     raise DatasetError(f"{place}, {reason}")
 
 
@@ -63,7 +66,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{value!r:.80} cannot be written as JSON: {error}") from None
+        raise InputError(f"{shorten(value)} cannot be written as JSON: {error}") from None
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -74,12 +77,20 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text whole or not at all: a kill leaves the old file or the new one.
 
-    Halves of surrogate pairs, which no UTF-8 can hold, become "?".
+    Halves of surrogate pairs, which no UTF-8 can hold, become "?". A link stays a link: the file
+    that it leads to is written. InputError: no such folder, or no file that can be written.
     """
-    target = Path(path)
+    target = _writable(path)
     draft = target.with_name(target.name + ".part")
-    draft.write_bytes(text.encode("utf-8", errors="replace"))
-    os.replace(draft, target)
+    try:
+        draft.write_bytes(text.encode("utf-8", errors="replace"))
+        os.replace(draft, target)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise InputError(
+            f"{os.fspath(path)!r} cannot be written: {error.strerror or error}; choose another file"
+        ) from None
 
 
 def line_of_entry(path: str | os.PathLike[str], key: str | None, index: int) -> int | None:
@@ -95,11 +106,35 @@ def line_of_entry(path: str | os.PathLike[str], key: str | None, index: int) -> 
     return None if start is None else text.count("\n", 0, start) + 1
 
 
+def _writable(path: str | os.PathLike[str]) -> Path:
+    """The file that is written, links followed."""
+    try:
+        target = Path(os.path.realpath(path))
+    except ValueError as error:  # a NUL in the name
+        raise InputError(f"{os.fspath(path)!r} is no name of a file: {error}") from None
+    if not os.path.isdir(target.parent):  # unlike Path.is_dir it never raises
+        raise InputError(f"there is no folder {str(target.parent)!r}; make it first")
+    if os.path.exists(target) and not os.path.isfile(target):  # a pipe would become a file
+        kind = "a folder" if os.path.isdir(target) else "no ordinary file"
+        raise InputError(f"{os.fspath(path)!r} is {kind}; give the name of a file to write")
+    return target
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number; write null or leave the field out")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _without_double_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON lets the last one win, so half of a file's pictures could vanish without a word."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        doubled = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"an object holds the key {shorten(doubled)} more than once; merge them")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_without_double_keys)
 
 
 def _find_entry(text: str, key: str | None, index: int) -> int | None:

@@ -20,8 +20,9 @@ from vlmtasks.datasets.json_files import (
     to_json,
     write_text,
 )
-from vlmtasks.datasets.problems import Problems, shorten
+from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError
+from vlmtasks.shorten import shorten
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@
     segment cat        →  <loc0256><loc0128><loc0768><loc0512><seg008>…<seg070> cat
 
 Rules: boxes go through `tokens.encode_box` (y first, half to even, clamped to 0..1023, 1024 bins a
-side unless `scale=1023`); a box thinner than a bin is made one bin wide, so that it can be read
-back; for "segment" the bins are those that just hold the mask (mask_crops.py); crowds are no
-targets; objects stand in the order of the file.
+side unless `scale=1023`); a box is cut at the border of its picture, and one outside of it is no
+target; a box thinner than a bin is made one bin wide, so that it can be read back; for "segment"
+the bins are those that just hold the mask (mask_crops.py); crowds are no targets; objects stand in
+the order of the file.
 """
 
 import os
@@ -33,6 +34,7 @@ from vlmtasks.rle import decode_rle, rle_area
 from vlmtasks.tokens import (
     BOX_SCALE,
     LOC_BINS,
+    BoxXYXY,
     check_label,
     encode_box,
     format_object,
@@ -53,7 +55,7 @@ class Conversion:
     """The examples, and what was left out and why.
 
     counts: "images", "images without annotations", "objects", "crowds left out", "objects without
-    mask left out".
+    mask left out", "objects outside of their picture left out".
     """
 
     examples: list[TrainingExample]
@@ -71,7 +73,11 @@ class Conversion:
         return "; ".join(parts)
 
 
-_LEFT_OUT = ("crowds left out", "objects without mask left out")
+_LEFT_OUT = (
+    "crowds left out",
+    "objects without mask left out",
+    "objects outside of their picture left out",
+)
 
 
 def coco_examples(
@@ -95,9 +101,10 @@ def coco_examples(
 
     DatasetError: missing pictures, pictures of unknown or another size, class names that no label
         can be.
-    InputError: an unknown task, or "segment" without a codec.
+    InputError: an unknown task or value of `empty_images`, or "segment" without a codec.
     """
     check_choice(task, ("detect", "segment"), "task")
+    check_choice(empty_images, ("skip", "keep"), "empty_images")
     if task == "segment" and codec is None:
         raise InputError("task is 'segment', which needs a codec, such as vqvae.MaskCodec.load()")
     _check_names(dataset)
@@ -183,6 +190,9 @@ class _Converter:
                 x, y, width, height = annotation.bbox_xywh
                 corners = x, y, x + width, y + height
                 assert image.size_wh is not None
+                if _is_outside(corners, image.size_wh):
+                    self.counts["objects outside of their picture left out"] += 1
+                    continue
                 loc_yxyx = encode_object_box(corners, image.size_wh, self._scale)
                 yield label, format_object(loc_yxyx, label)
                 continue
@@ -194,6 +204,15 @@ class _Converter:
             loc_yxyx = mask_bins(mask, self._scale)
             codes = self._codec.encode(crop_mask(mask, loc_yxyx, self._scale)[None])[0]
             yield label, format_object(loc_yxyx, label, codes.tolist())
+
+
+def _is_outside(box_xyxy: BoxXYXY, size_wh: SizeWH) -> bool:
+    """Nothing of the box lies in the picture; a line or point at its border does."""
+    x0, y0, x1, y1 = box_xyxy
+    return any(
+        high < 0 or low > side or (low < high and (high == 0 or low == side))
+        for low, high, side in ((x0, x1, size_wh[0]), (y0, y1, size_wh[1]))
+    )
 
 
 def _widen(low: int, high: int) -> tuple[int, int]:

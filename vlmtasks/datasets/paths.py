@@ -59,7 +59,7 @@ def find_pictures(
         raise DatasetError(
             f"{len(missing)} of {len(missing) + len(found)} pictures are not in "
             f"{os.fspath(root)!r}: {shown}{f' and {more} more' if more > 0 else ''}; "
-            "check the folder, or skip missing pictures"
+            "check the folder"
         )
     return found
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 from vlmtasks.errors import DatasetError
+from vlmtasks.plain_numbers import plain_number
 
 SHOWN_PROBLEMS = 10
 
@@ -26,11 +27,13 @@ class Problems:
         self._found.append((place, message))
 
     def messages(self) -> list[str]:
-        """The first ten mistakes."""
-        return [
+        """The first ten mistakes, and how many more there are."""
+        shown = [
             f"{place if isinstance(place, str) else place()}: {message}"
             for place, message in self._found[:SHOWN_PROBLEMS]
         ]
+        more = len(self._found) - SHOWN_PROBLEMS
+        return [*shown, f"… and {more} more"] if more > 0 else shown
 
     def raise_if_any(self) -> None:
         """Raise one DatasetError that shows the first ten mistakes and counts the others."""
@@ -39,22 +42,14 @@ class Problems:
         if len(self._found) == 1:
             raise DatasetError(self.messages()[0])
         shown = "\n  ".join(self.messages())
-        more = len(self._found) - SHOWN_PROBLEMS
-        rest = f"\n  … and {more} more" if more > 0 else ""
-        raise DatasetError(f"{len(self._found)} mistakes:\n  {shown}{rest}")
+        raise DatasetError(f"{len(self._found)} mistakes:\n  {shown}")
 
 
 def is_finite_number(value: object) -> bool:
-    """An int or float that is neither NaN nor infinite nor too large for a float; no bool."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
+    """A number, NumPy's too, neither NaN nor infinite nor too large for a float; no bool."""
     try:
-        return math.isfinite(value)
+        number = plain_number(value)
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        return is_number and math.isfinite(number)
     except OverflowError:
         return False
-
-
-def shorten(value: object, width: int = 80) -> str:
-    """`repr` that fits into a message."""
-    text = repr(value)
-    return text if len(text) <= width else text[: width - 3] + "..."

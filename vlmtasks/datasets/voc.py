@@ -16,10 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
+from vlmtasks.datasets.class_list import check_class_list
 from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage, ImageId
 from vlmtasks.datasets.json_files import read_bytes
-from vlmtasks.datasets.problems import DatasetWarning, Problems, shorten
+from vlmtasks.datasets.problems import DatasetWarning, Problems
 from vlmtasks.errors import DatasetError
+from vlmtasks.plain_numbers import number_from_text
+from vlmtasks.rle import MAX_PIXELS
+from vlmtasks.shorten import shorten
 
 
 def read_voc(
@@ -31,15 +35,16 @@ def read_voc(
 ) -> CocoDataset:
     """Read every .xml file of a folder, in the order of their names.
 
-    names: the class names in the order of their ids; otherwise all names found, sorted.
+    names: the class names in the order of their ids, each once, case aside; otherwise all names
+        found, sorted.
     pixels_from_one: True for PASCAL's own files; False for tools that write edges from 0.
     skip_bad: leave out objects and files with mistakes, told in `repairs`, rather than raise.
     DatasetWarning: a box begins at pixel 0 although pixels count from 1.
     Objects marked `difficult` become crowds, which cost nothing to miss, as PASCAL scores them.
     DatasetError lists every mistake with its file and line.
     """
-    if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
-        raise DatasetError(f"names is {shorten(names)}; it must be a list of the class names")
+    if names is not None:
+        names = check_class_list(names, same=str.casefold)
     files = sorted(Path(folder).glob("*.xml"))
     if not files:
         raise DatasetError(
@@ -159,9 +164,15 @@ def _read_size(root: _Node) -> tuple[int, int] | None:
     width, height = size.word("width"), size.word("height")
     if not (width and height and width.isdecimal() and height.isdecimal()):
         raise ValueError(f"line {size.line}: <size> must hold whole numbers as width and height")
-    if not 0 < int(width[:9]) * int(height[:9]):
+    # by their digits first, because Python reads no number of more than 4300
+    if max(len(width), len(height)) > 9 or int(width) * int(height) > MAX_PIXELS:
+        raise ValueError(
+            f"line {size.line}: <size> is {shorten(width)} × {shorten(height)}; it must be the "
+            "width and height of a picture in pixels"
+        )
+    if not int(width) * int(height):
         return None  # some tools write 0 when they do not know
-    return int(width[:9]), int(height[:9])
+    return int(width), int(height)
 
 
 def _read_thing(node: _Node, from_one: bool, place: str) -> _Thing:
@@ -174,7 +185,7 @@ def _read_thing(node: _Node, from_one: bool, place: str) -> _Thing:
     for tag in ("xmin", "ymin", "xmax", "ymax"):
         word = box.word(tag)
         try:
-            edges.append(float(word or ""))
+            edges.append(number_from_text(word or ""))
         except ValueError:
             raise ValueError(f"<{tag}> of {name!r} is {word!r}; it must be a number") from None
     x0, y0, x1, y1 = edges

@@ -8,14 +8,20 @@
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from vlmtasks.datasets.class_list import check_class_list
 from vlmtasks.datasets.coco import CocoAnnotation, CocoDataset, CocoImage
 from vlmtasks.datasets.folder import read_folder
 from vlmtasks.datasets.json_files import read_text
-from vlmtasks.datasets.problems import Problems, shorten
+from vlmtasks.datasets.problems import Problems
 from vlmtasks.errors import DatasetError
+from vlmtasks.plain_numbers import number_from_text
+from vlmtasks.shorten import shorten
+
+_LINE_END = re.compile(r"\r\n|[\r\n]")  # str.splitlines also ends lines at U+2028 and form feeds
 
 
 def read_yolo(
@@ -31,9 +37,11 @@ def read_yolo(
     same sub-folders; a picture without one has no objects.
     names: the class names, or a file with one name a line (classes.txt).
     skip_bad: leave out lines with mistakes, told in `repairs`, rather than raise.
-    DatasetError lists every mistake with its file and line.
+    DatasetError lists every mistake with its file and line; or no such folder.
     """
     class_names = _read_names(names)
+    if not Path(labels).is_dir():
+        raise DatasetError(f"{os.fspath(labels)!r} is no folder; give the folder of the labels")
     pictures = read_folder(images, skip_unreadable=skip_bad)
     problems = Problems()
     annotations: list[CocoAnnotation] = []
@@ -61,21 +69,16 @@ def _read_names(names: Sequence[str] | str | os.PathLike[str]) -> list[str]:
                 f"{os.fspath(names)!r} is a file of settings; write its names into a text file "
                 "with one name a line, or pass them as a list"
             )
-        lines = [line.strip() for line in read_text(names).splitlines()]
+        lines = [line.strip() for line in _LINE_END.split(read_text(names))]
         while lines and not lines[-1]:
             lines.pop()
-    else:
-        lines = list(names) if isinstance(names, Sequence) else []
-    if not lines or not all(isinstance(name, str) and name.strip() for name in lines):
-        raise DatasetError(
-            f"names is {shorten(names)}; it must be the class names in the order of their numbers, "
-            "or a file with one name a line"
-        )
-    cleaned = [name.strip() for name in lines]
-    if len(set(cleaned)) < len(cleaned):
-        doubled = next(name for name in cleaned if cleaned.count(name) > 1)
-        raise DatasetError(f"names holds {doubled!r} more than once; every class has its own name")
-    return cleaned
+        if not lines or not all(lines):
+            line = lines.index("") + 1 if lines else 1
+            raise DatasetError(
+                f"{os.fspath(names)}, line {line}: is empty; there must be one class name a line"
+            )
+        names = lines
+    return check_class_list(names)
 
 
 def _lines(picture: Path, labels: Path, problems: Problems) -> list[tuple[str, str]]:
@@ -88,7 +91,7 @@ def _lines(picture: Path, labels: Path, problems: Problems) -> list[tuple[str, s
     except DatasetError as error:
         problems.add(name, str(error))
         return []
-    lines = enumerate(text.split("\n"), start=1)
+    lines = enumerate(_LINE_END.split(text), start=1)
     return [(f"{name}, line {number}", line) for number, line in lines if line.strip()]
 
 
@@ -113,10 +116,10 @@ def _read_line(line: str, image: CocoImage, classes: int, number: int) -> CocoAn
 
 def _fractions(line: str, words: list[str]) -> list[float]:
     try:
-        values = [float(word) for word in words]
+        values = [number_from_text(word) for word in words]
     except ValueError:
         raise ValueError(f"is {shorten(line)}; behind the class there must be numbers") from None
-    if not all(math.isfinite(value) and -1.0 <= value <= 2.0 for value in values):
+    if not all(-1.0 <= value <= 2.0 for value in values):
         raise ValueError(
             f"is {shorten(line)}; values are fractions of width and height, 0 to 1, not pixels"
         )
@@ -130,7 +133,7 @@ def _fractions(line: str, words: list[str]) -> list[float]:
 
 def _class_number(word: str, classes: int) -> int:
     try:
-        number = float(word)  # some tools write 0.0
+        number = number_from_text(word)  # some tools write 0.0
     except ValueError:
         number = math.nan
     if not number.is_integer() or not 0 <= number < classes:

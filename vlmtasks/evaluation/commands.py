@@ -82,7 +82,7 @@ class CocoOptions:
 def evaluate_coco(common: Common, options: CocoOptions) -> int:
     """Detection or segmentation on a COCO instances file. Returns the exit status."""
     dataset = _read_dataset(options)
-    if options.predictions is not None and options.predictions.suffix == ".json":
+    if options.predictions is not None and options.predictions.suffix.lower() == ".json":
         return _score_foreign_results(common, options, dataset)
     if options.predictions is not None:
         head, records = read_predictions(options.predictions)
@@ -231,6 +231,8 @@ def _run_text(
 ) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
     for item in items:
         text_task.fill_prompt(options.prompt, item.words)  # or its error, before a model is loaded
+    if options.benchmark == "vqa":
+        text_task.check_vqa_truths(items, options.metric)
     vlm = common.load()
     longest = common.max_new_tokens or TASKS[_TASK_OF[options.benchmark]].max_new_tokens
     scale = options.scale or vlm.engine.metadata.get("box_scale", _DEFAULT_SCALE[options.benchmark])

@@ -13,6 +13,7 @@ phrases come from COCO files too, and VQA v2 from its own two files.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,11 @@ from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.json_files import read_json
 from vlmtasks.datasets.jsonl import read_jsonl
 from vlmtasks.datasets.paths import find_pictures
-from vlmtasks.datasets.problems import Problems, shorten
-from vlmtasks.errors import DatasetError
+from vlmtasks.datasets.problems import Problems
+from vlmtasks.errors import DatasetError, InputError
 from vlmtasks.evaluation.text_metrics import Word
 from vlmtasks.rle import RLE, coco_mask
+from vlmtasks.shorten import shorten
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,11 @@ def read_vqa_items(
     """Questions: truth is the list of answers. JSON Lines, or VQA v2's two files.
 
     questions: VQA v2's file of questions, when `annotations` is its file of answers.
-    image_name: how VQA v2's picture numbers become names of files.
+    image_name: how VQA v2's picture numbers become names of files, as `str.format` has it.
+
+    DatasetError: lines or entries that are not so; a question that stands there twice, or that
+        has no answer.
+    InputError: an `image_name` that is no format for a number, or names two pictures alike.
     """
     if questions is None:
         return _read_lines(
@@ -76,6 +82,7 @@ def read_vqa_items(
         entry["question_id"]: entry for entry in _official(questions, "questions", "question_id")
     }
     items = []
+    numbers: dict[str, int] = {}
     for entry in _official(annotations, "annotations", "question_id"):
         question = asked.get(entry["question_id"])
         if question is None:
@@ -85,13 +92,24 @@ def read_vqa_items(
             )
         try:
             answers = [str(answer["answer"]) for answer in entry["answers"]]
-            name = image_name.format(int(question["image_id"]))
-            items.append(TextItem(entry["question_id"], name, str(question["question"]), answers))
+            number, words = int(question["image_id"]), str(question["question"])
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DatasetError(
                 f"{os.fspath(annotations)}, question {entry['question_id']!r}: is not as in VQA "
                 f"v2: {error!r}"
             ) from None
+        if not answers:
+            raise DatasetError(
+                f"{os.fspath(annotations)}, question {entry['question_id']!r}: answers is empty; "
+                "it must hold at least one answer"
+            )
+        name = _picture_name(image_name, number)
+        if numbers.setdefault(name, number) != number:
+            raise InputError(
+                f"image_name is {image_name!r}, which names the pictures {numbers[name]} and "
+                f"{number} alike; put {{}} where the number belongs, such as {{:012d}}"
+            )
+        items.append(TextItem(entry["question_id"], name, words, answers))
     return _required(items, annotations, "answers")
 
 
@@ -130,7 +148,7 @@ def _read_lines(
     for number, record in read_jsonl(path):
         try:
             item_id = record.get("id", number)
-            if isinstance(item_id, bool) or not isinstance(item_id, (int, str)) or item_id in seen:
+            if not _is_id(item_id) or item_id in seen:
                 raise ValueError(f"id is {shorten(item_id)}; it must be a number or str of its own")
             items.append(TextItem(item_id, _text(record, "image"), *read(record)))
             seen.add(item_id)
@@ -138,6 +156,10 @@ def _read_lines(
             problems.add(f"{os.fspath(path)}, line {number}", str(error))
     problems.raise_if_any()
     return _required(items, path, "examples")
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, (int, str)) and not isinstance(value, bool)
 
 
 def _text(record: Mapping[str, Any], key: str) -> str:
@@ -195,6 +217,16 @@ def _phrase(record: Mapping[str, Any], folder: Path) -> tuple[str, Any]:
     return phrase, (rle, _box(record["box"]) if "box" in record else mask_box(rle))
 
 
+def _picture_name(pattern: str, number: int) -> str:
+    try:
+        return pattern.format(number)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(
+            f"image_name is {pattern!r}, which cannot be filled with {shorten(number)}: {error}; "
+            "it must be like 'COCO_val2014_{:012d}.jpg', one {} for the number of the picture"
+        ) from None
+
+
 # --- whole files ---------------------------------------------------------------------------------
 
 
@@ -226,12 +258,18 @@ def _official(path: str | os.PathLike[str], key: str, id_key: str) -> list[Mappi
     value = read_json(path)
     entries = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(entries, list) or not all(
-        isinstance(entry, Mapping) and isinstance(entry.get(id_key), (int, str))
-        for entry in entries
+        isinstance(entry, Mapping) and _is_id(entry.get(id_key)) for entry in entries
     ):
         raise DatasetError(
             f'{os.fspath(path)}: must be an object with a list "{key}" of objects with "{id_key}", '
             "as VQA v2 has them"
+        )
+    uses = Counter(entry[id_key] for entry in entries)
+    doubled = [found for found, count in uses.items() if count > 1]
+    if doubled:
+        raise DatasetError(
+            f"{os.fspath(path)}: {id_key} {shorten(doubled[0])} stands there "
+            f'{uses[doubled[0]]} times; every entry of "{key}" must have its own'
         )
     return entries
 

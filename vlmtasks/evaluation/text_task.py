@@ -82,14 +82,21 @@ def score_caption_records(
     items: Sequence[TextItem], records: Sequence[Record], *, meteor: bool = False
 ) -> Figures:
     """CIDEr and its companions."""
-    references = {str(item.id): item.truth for item in items}
+    # by their places, because the ids 1 and "1" are two pictures
+    references = {str(place): item.truth for place, item in enumerate(items)}
     answers = {
-        str(item.id): answer_text(record).strip()
-        for item, record in zip(items, records, strict=True)
+        str(place): answer_text(record).strip()
+        for place, (_, record) in enumerate(zip(items, records, strict=True))
     }
     figures = asdict(score_captions(references, answers, meteor=meteor))
     del figures["cider_by_picture"]
     return figures
+
+
+def check_vqa_truths(items: Sequence[TextItem], metric: str) -> None:
+    """InputError: truths that the metric cannot use, told before a model is asked."""
+    if metric not in _MEAN_OF:
+        score_vqa_records(items, [{}] * len(items), metric=metric)
 
 
 def score_vqa_records(
