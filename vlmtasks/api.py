@@ -436,7 +436,14 @@ def _for_each(
             "one for each. To ask about one picture several times, encode it once: "
             "[vlm.encode_image(picture)] * 3"
         )
-    return [make(one) for one in value]
+    made = []
+    for place, one in enumerate(value):
+        try:
+            made.append(make(one))
+        except InputError as error:
+            where = f"{name} {place} (from 0) of {len(value)}"
+            raise type(error)(f"{where}: {error}") from error
+    return made
 
 
 _default = LazyVLM(None)

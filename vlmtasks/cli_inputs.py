@@ -42,6 +42,8 @@ def looks_like_picture(word: str) -> bool:
     """Whether a word is meant as a picture or a folder rather than as a class or a question."""
     if is_picture_name(word):
         return os.path.isfile(word) or not any(letter.isspace() for letter in word)
+    if os.path.isfile(word) and os.path.splitext(word)[1]:  # such as a PDF: no picture, no class
+        return True
     return ("/" in word or os.sep in word) and os.path.exists(word)
 
 
@@ -87,5 +89,5 @@ def _pictures_in(paths: Iterable[str]) -> list[Input]:
         for path in sorted(paths)
         if is_picture_name(path)
         and not os.path.basename(path).startswith(".")
-        and os.path.isfile(path)
+        and (os.path.isfile(path) or (os.path.islink(path) and not os.path.exists(path)))
     ]

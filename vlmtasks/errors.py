@@ -61,3 +61,7 @@ class MissingExtraError(VlmtasksError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; run: pip install 'vlmtasks[{extra}]'")
+        self._given = package, extra
+
+    def __reduce__(self) -> tuple:
+        return MissingExtraError, self._given  # as pickle passes it between processes

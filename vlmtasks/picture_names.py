@@ -3,7 +3,8 @@
 from pathlib import Path
 
 PICTURE_SUFFIXES = frozenset(
-    ".avif .bmp .gif .jfif .jpe .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split()
+    # of those that Pillow cannot read (phones' .heic) the error tells, rather than nothing
+    ".avif .bmp .gif .heic .heif .jfif .jpe .jpeg .jpg .jxl .pgm .png .ppm .tif .tiff .webp".split()
 )
 
 

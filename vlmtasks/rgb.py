@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageCms
+from PIL import ExifTags, Image, ImageCms
 
 from vlmtasks.errors import ImageError
 
@@ -13,6 +13,8 @@ def rgb_from_image(image: Image.Image, name: str) -> Image.Image:
     """A new RGB picture from any mode of PIL."""
     if image.mode.startswith("I;16"):
         values = np.asarray(image)
+        if _bits(image) == 12:  # Pillow unpacks them to the low bits of 16
+            values = values << 4 | values >> 8
         hole = image.info.get("transparency")  # PNG: one of the 65536 levels stands for holes
         return _grey(np.where(values == hole, np.uint8(255), _high_byte(values)))
     if image.mode == "I":
@@ -48,6 +50,12 @@ def rgb_from_array(array: NDArray[Any]) -> Image.Image:
         return _grey(levels[:, :, 0])
     image = Image.fromarray(levels)
     return _on_white(image) if image.mode == "RGBA" else image
+
+
+def _bits(image: Image.Image) -> int:
+    """Bits of a grey level as a TIFF file says; 16 for others."""
+    bits = getattr(image, "tag_v2", {}).get(ExifTags.Base.BitsPerSample, (16,))
+    return bits[0] if isinstance(bits, tuple) else bits
 
 
 def _is_transparent(image: Image.Image) -> bool:

@@ -77,7 +77,8 @@ class _Builder:
         self._folder = folder
         self._scale = scale
         self._problems = problems
-        self._image_ids: dict[str, int] = {}
+        self._image_ids: dict[Path, int] = {}
+        self._paths: dict[str, Path | None] = {}
         self._names: dict[str, tuple[int, str]] = {}  # by what spellings have in common
 
     def categories(self) -> dict[int, str]:
@@ -107,22 +108,28 @@ class _Builder:
             )
 
     def _image(self, place: str, name: str) -> CocoImage | None:
-        if name not in self._image_ids:
-            try:
-                size_wh = self._size_wh(name)
-            except DatasetError as error:
-                self._problems.add(place, str(error))
-                return None
-            self._image_ids[name] = len(self._image_ids) + 1
-            image_id = self._image_ids[name]
-            self.images[image_id] = CocoImage(image_id, name, size_wh)
-        return self.images[self._image_ids[name]]
+        try:
+            path = self._path(name)
+            if path not in self._image_ids:  # one picture, however its path is spelled
+                size_wh = self._size_wh(name, path)
+                image_id = self._image_ids[path] = len(self._image_ids) + 1
+                inner = path.relative_to(os.path.abspath(self._folder)).as_posix()
+                self.images[image_id] = CocoImage(image_id, inner, size_wh)
+        except DatasetError as error:
+            self._problems.add(place, str(error))
+            return None
+        return self.images[self._image_ids[path]]
 
-    def _size_wh(self, name: str) -> SizeWH:
-        path = find_picture(self._folder, name)
+    def _path(self, name: str) -> Path:
+        if name not in self._paths:
+            self._paths[name] = find_picture(self._folder, name)
+        path = self._paths[name]
         if path is None:
             folder = os.fspath(self._folder)
             raise DatasetError(f"{name!r} is not in {folder!r}; check the folder")
+        return path
+
+    def _size_wh(self, name: str, path: Path) -> SizeWH:
         try:
             return picture_size(path)
         except DatasetError as error:

@@ -45,7 +45,7 @@ def read_voc(
     """
     if names is not None:
         names = check_class_list(names, same=str.casefold)
-    files = sorted(Path(folder).glob("*.xml"))
+    files = sorted(path for path in Path(folder).glob("*") if path.suffix.lower() == ".xml")
     if not files:
         raise DatasetError(
             f"{os.fspath(folder)!r} holds no .xml file; give VOC's Annotations folder"

@@ -37,7 +37,8 @@ def read_yolo(
     same sub-folders; a picture without one has no objects.
     names: the class names, or a file with one name a line (classes.txt).
     skip_bad: leave out lines with mistakes, told in `repairs`, rather than raise.
-    DatasetError lists every mistake with its file and line; or no such folder.
+    DatasetError lists every mistake with its file and line; or no such folder; or no label file for
+        any picture.
     """
     class_names = _read_names(names)
     if not Path(labels).is_dir():
@@ -45,8 +46,15 @@ def read_yolo(
     pictures = read_folder(images, skip_unreadable=skip_bad)
     problems = Problems()
     annotations: list[CocoAnnotation] = []
+    files = _label_files(Path(labels))
+    wanted = {image.id: _label_name(image) for image in pictures.images.values()}
+    if not files.keys() & set(wanted.values()):
+        raise DatasetError(
+            f"none of the {len(wanted)} pictures has a label file in {os.fspath(labels)!r}; it has "
+            "the picture's name and ends in .txt"
+        )
     for image in pictures.images.values():
-        for place, line in _lines(Path(image.file_name), Path(labels), problems):
+        for place, line in _lines(files.get(wanted[image.id]), Path(labels), problems):
             try:
                 annotations.append(_read_line(line, image, len(class_names), len(annotations) + 1))
             except ValueError as error:
@@ -81,13 +89,26 @@ def _read_names(names: Sequence[str] | str | os.PathLike[str]) -> list[str]:
     return check_class_list(names)
 
 
-def _lines(picture: Path, labels: Path, problems: Problems) -> list[tuple[str, str]]:
-    """(place, text) of every line about a picture."""
-    name = picture.with_suffix(".txt").as_posix()
-    if not (labels / name).exists():
+def _label_files(labels: Path) -> dict[str, Path]:
+    """Label files by their path within the folder without its ending, which may be in capitals."""
+    return {
+        path.relative_to(labels).with_suffix("").as_posix(): path
+        for path in labels.rglob("*")
+        if path.suffix.lower() == ".txt"
+    }
+
+
+def _label_name(image: CocoImage) -> str:
+    return Path(image.file_name).with_suffix("").as_posix()
+
+
+def _lines(path: Path | None, labels: Path, problems: Problems) -> list[tuple[str, str]]:
+    """(place, text) of every line of a label file; none for a picture without one."""
+    if path is None:
         return []
+    name = path.relative_to(labels).as_posix()
     try:
-        text = read_text(labels / name)
+        text = read_text(path)
     except DatasetError as error:
         problems.add(name, str(error))
         return []

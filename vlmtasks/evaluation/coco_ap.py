@@ -191,6 +191,11 @@ def _rows(
                 field: value,
             }
         )
+    if kind == "segm" and results and not any(field in result for result in results):
+        raise DatasetError(
+            f"none of the {len(results)} results has a segmentation, so masks cannot be scored; "
+            "score boxes, or give results with masks"
+        )
     return rows
 
 
