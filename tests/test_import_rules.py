@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BASE = "choices errors generation picture_names plain_numbers shorten lfs"
+_BASE = "choices indexing errors generation picture_names plain_numbers shorten lfs"
 _SHAPES = f"{_BASE} boxes categories rle"
 _GRAMMAR = f"{_SHAPES} tokens records id_text prompts"
 _RESULTS = f"{_GRAMMAR} masks images results exports draw"
@@ -23,6 +23,7 @@ _RESULTS = f"{_GRAMMAR} masks images results exports draw"
 # part of the package → the parts that it may import; a folder is one part
 MAY_IMPORT = {
     "errors": "",
+    "indexing": "errors shorten",
     "choices": "errors shorten",
     "generation": "",
     "picture_names": "",

@@ -5,22 +5,32 @@ import json
 import os
 import pickle
 import struct
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from stub_engine import StubEngine
 
-from vlmtasks.api import VLM
-from vlmtasks.cli_inputs import find_pictures, split_words
+from vlmtasks.api import BUNDLED, VLM
+from vlmtasks.cli_inputs import Input, find_pictures, split_words
+from vlmtasks.cli_outputs import image_ids
+from vlmtasks.datasets.coco_entries import check_segmentation
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.detection_jsonl import read_detection_jsonl
+from vlmtasks.datasets.folder import picture_size
+from vlmtasks.datasets.paligemma_examples import coco_examples
 from vlmtasks.datasets.voc import read_voc
 from vlmtasks.datasets.yolo import read_yolo
-from vlmtasks.errors import DatasetError, InputError, MissingExtraError, PromptError
+from vlmtasks.engine.tokenizer import Tokenizer
+from vlmtasks.errors import DatasetError, ImageError, InputError, MissingExtraError, PromptError
 from vlmtasks.evaluation.coco_ap import coco_scores
 from vlmtasks.images import open_image
+from vlmtasks.masks import Masks
+from vlmtasks.results import Detections
 
 
 def picture(path: Path) -> Path:
@@ -160,3 +170,100 @@ def test_two_spellings_of_a_path_are_one_picture(tmp_path: Path) -> None:
 
 def test_the_helper_makes_a_tiff() -> None:
     assert Image.open(io.BytesIO(twelve_bit_tiff())).mode == "I;16"
+
+
+# --- the third pair of eyes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file_format", ["TIFF", "JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_data_sets_see_pictures_as_models_do(
+    tmp_path: Path, file_format: str, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    Image.new("RGB", (40, 20)).save(tmp_path / "scan", file_format, exif=exif)
+    size_wh = picture_size(tmp_path / "scan")
+    assert size_wh == open_image(tmp_path / "scan").size
+    assert size_wh == ((20, 40) if orientation > 4 else (40, 20))
+
+
+ONE = Detections(np.array([[0, 0, 5, 5]]), ("cat",), np.array([0.1]), (10, 10))
+TWO = Detections(np.array([[0, 0, 5, 5]] * 2), ("cat", "dog"), np.array([0.1, 0.9]), (10, 10))
+
+
+@pytest.mark.parametrize(
+    ("found", "index", "labels"),
+    [
+        pytest.param(ONE, torch.tensor([False]), (), id="tensor, none"),
+        pytest.param(ONE, torch.tensor([True]), ("cat",), id="tensor, one"),
+        pytest.param(TWO, torch.tensor([1]), ("dog",), id="tensor of one index"),
+        pytest.param(TWO, np.array([]), (), id="empty array"),
+        pytest.param(TWO, [], (), id="empty list"),
+        pytest.param(TWO, (1, 0), ("dog", "cat"), id="tuple"),
+        pytest.param(TWO, [False, True], ("dog",), id="list of bools"),
+        pytest.param(TWO, slice(None, None, -1), ("dog", "cat"), id="slice"),
+        pytest.param(TWO, np.array([-1]), ("dog",), id="from the end"),
+    ],
+)
+def test_every_list_of_indices_gives_detections(
+    found: Detections, index: Any, labels: tuple[str, ...]
+) -> None:
+    masks = Masks.from_dense(np.ones((len(found), 10, 10), bool), (10, 10))
+    assert found[index].labels == labels
+    assert len(masks[index]) == len(labels)
+    assert len(replace(found, masks=masks)[index]) == len(labels)
+
+
+@pytest.mark.parametrize("index", ["cat", 1.0, None, True, [0.5], ["cat"], np.zeros((1, 1))])
+def test_what_is_no_index_is_told(index: Any) -> None:
+    with pytest.raises(InputError, match=r"index is .*; it must be a whole number, a slice"):
+        TWO[index]
+    with pytest.raises(IndexError):
+        TWO[2]
+    with pytest.raises(IndexError):
+        TWO[[True]]
+
+
+def test_a_pattern_without_pictures_changes_no_ids() -> None:
+    stray = Input("missing*.jpg", "no picture matches")
+    assert image_ids([Input("000000397133.jpg"), stray, Input("0.jpg")])[::2] == [397133, 0]
+    assert image_ids([Input("0.jpg"), stray, Input("00.jpg")]) == [1, 2, 3]
+
+
+def test_an_error_among_encoded_pictures_is_raised() -> None:
+    vlm = VLM(StubEngine("a cat"))
+    encoded = vlm.encode_image([b"broken", Image.new("RGB", (8, 8))], on_error="return")
+    with pytest.raises(ImageError, match=r"picture 0 \(from 0\) of 2: the picture of 6 bytes"):
+        vlm.caption(encoded)
+    with pytest.raises(ImageError, match="the picture of 6 bytes"):
+        vlm.caption(encoded[0])
+    error, caption = vlm.caption(encoded, on_error="return")
+    assert (error, caption) == (encoded[0], "a cat")
+
+
+def test_every_picture_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture(tmp_path / "c.png").read_bytes()[:20])
+    (tmp_path / "b.png").write_bytes(b"<html>404</html>")
+    for size in ({"width": 100, "height": 50}, {}):
+        images = [
+            {"id": number, "file_name": f"{name}.png", **size}
+            for number, name in enumerate("abc", start=1)
+        ]
+        dataset = read_coco({"images": images, "categories": [], "annotations": []})
+        with pytest.raises(DatasetError) as caught:
+            coco_examples(dataset, "detect", images=tmp_path, empty_images="keep")
+        assert all(name in str(caught.value) for name in ("a.png", "b.png"))
+        assert "c.png" not in str(caught.value)
+
+
+def test_a_flat_polygon_is_told_to_go_into_a_list() -> None:
+    with pytest.raises(ValueError, match=r"a flat list; put the polygon into one: \[\[x0, y0"):
+        check_segmentation([10, 20, 40, 20, 40, 60], (100, 80))
+
+
+def test_tokenizer_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(b"\xef\xbb\xbf" + (BUNDLED["demo"] / "tokenizer.json").read_bytes())
+    plain = Tokenizer.from_file(BUNDLED["demo"] / "tokenizer.json")
+    assert Tokenizer.from_file(path).encode("detect cat") == plain.encode("detect cat")

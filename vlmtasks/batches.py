@@ -186,14 +186,23 @@ class Batch:
 def opened_batches(pictures: Sequence[AnyPicture], settings: Settings) -> Iterator[Batch]:
     """The pictures, opened batch by batch; errors as in `ask`."""
     for start in range(0, len(pictures), settings.batch_size):
-        some = list(pictures[start : start + settings.batch_size])
+        given = pictures[start : start + settings.batch_size]
+        # what on_error="return" gave in place of a picture is no picture, but this call's error
+        some = [_Failed(one) if isinstance(one, InputError) else one for one in given]
         batch = Batch(start, some, len(pictures), settings.on_error)
         for place, picture in batch.each(lambda _, picture: _open(picture)).items():
             batch.items[place - start] = picture
         yield batch
 
 
+@dataclass(frozen=True)
+class _Failed:
+    error: InputError
+
+
 def _open(picture: Any) -> Any:
+    if isinstance(picture, _Failed):
+        raise picture.error
     if hasattr(picture, "image_size"):  # an EncodedImage, told without importing the engine
         return picture
     return open_image(picture)

@@ -94,13 +94,20 @@ class CocoList:
 
 
 def image_ids(inputs: Sequence[Input]) -> list[int]:
-    """The COCO image ids of the pictures, see `CocoList`."""
-    stems = [Path(picture.name).stem for picture in inputs]
-    # Python reads no number of thousands of digits
-    numbers = [int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) < 20]
-    if len(set(numbers)) == len(stems):
-        return numbers
-    return list(range(1, len(stems) + 1))
+    """The COCO image ids of the pictures, see `CocoList`; 0 for what names no picture."""
+    numbers = {
+        place: _number(Path(picture.name).stem)
+        for place, picture in enumerate(inputs)
+        if picture.error is None
+    }
+    if None not in numbers.values() and len(set(numbers.values())) == len(numbers):
+        return [numbers.get(place) or 0 for place in range(len(inputs))]
+    return list(range(1, len(inputs) + 1))
+
+
+def _number(stem: str) -> int | None:
+    """Of a file named by a number; Python itself reads none of thousands of digits."""
+    return int(stem) if stem.isascii() and stem.isdigit() and len(stem) < 20 else None
 
 
 class OutputFile:

@@ -9,7 +9,6 @@ RefCOCO truncates, as there). A box that rounds to no pixel has an empty mask; w
 the picture is cut off.
 """
 
-import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -19,6 +18,7 @@ from PIL import Image
 
 from vlmtasks.boxes import SizeWH, check_boxes, check_image_size
 from vlmtasks.errors import InputError
+from vlmtasks.indexing import chosen_places
 from vlmtasks.rle import (
     MAX_PIXELS,
     RLE,
@@ -119,13 +119,12 @@ class Masks:
     @overload
     def __getitem__(self, index: slice | Sequence[int] | NDArray[Any]) -> "Masks": ...
     def __getitem__(self, index: Any) -> "NDArray[np.bool_] | Masks":
-        if isinstance(index, slice | Sequence | np.ndarray):
-            where = list(index) if isinstance(index, Sequence) else index
-            chosen = np.arange(len(self))[where]
+        chosen = chosen_places(index, len(self))
+        if not isinstance(chosen, int):
             masks = Masks([], [], self.image_size)
             masks._items = tuple(self._items[i] for i in chosen)
             return masks
-        item = self._items[operator.index(index)]
+        item = self._items[chosen]
         if isinstance(item, dict):
             return decode_rle(item)
         width, height = self.image_size

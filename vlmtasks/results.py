@@ -26,6 +26,7 @@ from vlmtasks.boxes import (
 )
 from vlmtasks.errors import InputError
 from vlmtasks.generation import FinishReason
+from vlmtasks.indexing import chosen_places
 from vlmtasks.masks import Masks
 from vlmtasks.plain_numbers import plain_number
 from vlmtasks.rle import RLE
@@ -154,9 +155,9 @@ class Detections:
     @overload
     def __getitem__(self, index: slice | Sequence[int] | NDArray[Any]) -> "Detections": ...
     def __getitem__(self, index: Any) -> "Detection | Detections":
-        chosen = np.arange(len(self))[list(index) if isinstance(index, Sequence) else index]
+        chosen = chosen_places(index, len(self))
         masks = None if self.masks is None else self.masks[np.atleast_1d(chosen)]
-        if np.ndim(chosen) == 0:
+        if isinstance(chosen, int):
             x0, y0, x1, y1 = self.boxes_xyxy[chosen].tolist()
             return Detection(
                 self.labels[chosen], float(self.scores[chosen]), (x0, y0, x1, y1), masks

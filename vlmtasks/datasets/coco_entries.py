@@ -98,6 +98,11 @@ def check_segmentation(value: Any, size_wh: SizeWH | None) -> tuple[Segmentation
         return rle, 0
     if not isinstance(value, list):
         raise ValueError(f"segmentation is {shorten(value)}; it must be polygons or run lengths")
+    if is_finite_number(value[0]):
+        raise ValueError(
+            f"segmentation is {shorten(value)}, a flat list; put the polygon into one: "
+            "[[x0, y0, x1, y1, …]]"
+        )
     polygons = [check_polygon(polygon) for polygon in value]
     kept = [polygon for polygon in polygons if len(polygon) >= 6]
     return kept or None, len(polygons) - len(kept)

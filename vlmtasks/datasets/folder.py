@@ -52,9 +52,13 @@ def picture_size(path: str | os.PathLike[str]) -> SizeWH:
         with Image.open(path) as picture:
             turned = picture.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
             width, height = picture.size
+            if picture.format == "TIFF":  # Pillow may have turned its size already
+                tags = picture.tag_v2  # pyright: ignore[reportAttributeAccessIssue]
+                width, height = tags[_WIDTH], tags[_HEIGHT]
     except Exception as error:  # Pillow's readers raise almost anything on broken files
         raise DatasetError(f"cannot be read as a picture: {error}") from None
     return (height, width) if turned else (width, height)
 
 
-_ORIENTATION = 0x0112  # the EXIF tag
+# tags of EXIF and TIFF
+_WIDTH, _HEIGHT, _ORIENTATION = 0x0100, 0x0101, 0x0112

@@ -110,13 +110,12 @@ def coco_examples(
     _check_names(dataset)
     names = [image.file_name for image in dataset.images.values()]
     paths = {} if images is None else find_pictures(images, names)
-    _check_sizes(dataset, paths)
+    sizes = _check_sizes(dataset, paths)
     converter = _Converter(dataset, task, codec, scale, keep_crowds)
     examples: list[TrainingExample] = []
     for image_id, annotations in dataset.by_image().items():
         image = dataset.images[image_id]
-        path = paths.get(image.file_name)
-        size_wh = image.size_wh or (picture_size(path) if path else None)
+        size_wh = image.size_wh or sizes.get(image.file_name)
         if size_wh is None:
             raise DatasetError(
                 f"{dataset.name}: image {image_id!r} ({image.file_name}) has no width and height; "
@@ -221,19 +220,32 @@ def _widen(low: int, high: int) -> tuple[int, int]:
     return (low, low + 1) if low < LOC_BINS - 1 else (low - 1, low)
 
 
-def _check_sizes(dataset: CocoDataset, paths: Mapping[str, Path]) -> None:
-    """Boxes of a picture that is seen in another size or turned would be learnt in wrong places."""
+def _check_sizes(dataset: CocoDataset, paths: Mapping[str, Path]) -> dict[str, SizeWH]:
+    """The sizes of the pictures that are there, by file name.
+
+    DatasetError: one cannot be read, or is seen in another size or turned: boxes would be learnt in
+    wrong places.
+    """
     problems = Problems()
+    sizes: dict[str, SizeWH] = {}
     for image in dataset.images.values():
         path = paths.get(image.file_name)
-        if path is None or image.size_wh is None or picture_size(path) == image.size_wh:
+        if path is None:
             continue
-        problems.add(
-            f"{dataset.name}, image {image.id!r} ({image.file_name})",
-            f"is annotated as {image.size_wh} (width, height), but seen as {picture_size(path)}; "
-            "annotations belong to the upright picture",
-        )
+        place = f"{dataset.name}, image {image.id!r} ({image.file_name})"
+        try:
+            seen = sizes[image.file_name] = picture_size(path)
+        except DatasetError as error:
+            problems.add(place, str(error))
+            continue
+        if image.size_wh not in (None, seen):
+            problems.add(
+                place,
+                f"is annotated as {image.size_wh} (width, height), but seen as {seen}; "
+                "annotations belong to the upright picture",
+            )
     problems.raise_if_any()
+    return sizes
 
 
 def _check_names(dataset: CocoDataset) -> None:

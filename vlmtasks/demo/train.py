@@ -356,7 +356,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1.0, help="of the planned learning rates")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--bfloat16", action="store_true", help="faster on CPUs that have it (AMX, AVX-512)")
+    parser.add_argument("--bfloat16", action="store_true", help="faster on CPUs that have it")
     parser.add_argument("--compile", action="store_true", help="faster steps after some minutes")
     for name, stage in STAGES.items():
         parser.add_argument(f"--{name}-steps", type=int, default=stage.steps)

@@ -67,7 +67,8 @@ class Tokenizer:
                 )
             raise MissingFileError(f"{path.parent} holds no tokenizer.json{hint}")
         try:
-            tokenizer = HuggingFaceTokenizer.from_file(str(path))
+            content = path.read_text(encoding="utf-8-sig")  # Windows' editors add a mark
+            tokenizer = HuggingFaceTokenizer.from_str(content)
             return cls(tokenizer, str(path))
         except CheckpointError:
             raise
