@@ -18,7 +18,7 @@ from vlmtasks.demo.dense import (
 )
 from vlmtasks.demo.evaluate import classes_named
 from vlmtasks.demo.network import build_model, start_pointing, whiten_patches
-from vlmtasks.demo.objectives import END_WORTH, code_labels, packed_loss, prefix_loss
+from vlmtasks.demo.objectives import END_WORTH, packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
 
 
@@ -174,14 +174,6 @@ def test_what_is_fed_may_differ_from_what_is_wanted(model, vocabulary):
         wanted = torch.nn.functional.cross_entropy(logits[0, 102:105], torch.tensor([200, 250, 1]))
         given = prefix_loss(model, image_tokens, [[prompt]], vocabulary, 0.0)["text"]
     assert given.item() == pytest.approx(wanted.item(), abs=1e-5)
-
-
-def test_codes_share_their_label_with_those_that_draw_alike():
-    labels = code_labels()
-    assert labels.shape == (128, 128)
-    assert torch.allclose(labels.sum(1), torch.ones(128))
-    assert (labels.argmax(1) == torch.arange(128)).all()
-    assert 0.05 < labels.diagonal().mean() < 0.6
 
 
 def test_shifted_boxes_keep_near_and_upright():

@@ -52,11 +52,6 @@ class MaskCodec:
             digest.update(values.tobytes())
         return digest.hexdigest()
 
-    @property
-    def codebook(self) -> np.ndarray:
-        """(128, D) float32, a vector a code; codes with near vectors draw like parts of masks."""
-        return self._model.codebook.numpy()
-
     def encode(self, masks: ArrayLike) -> np.ndarray:
         """Codes of masks that were cropped to their boxes.
 

@@ -79,10 +79,6 @@ class MaskVQVAE(nn.Module):
             nn.Conv2d(16, 1, 1),  # 12
         )
 
-    @property
-    def codebook(self) -> Tensor:
-        return self._vq_vae._embedding
-
     def encode(self, masks_B1HW: Tensor) -> Tensor:
         """(B, 1, 64, 64) masks of −1 … 1 -> (B, 16) int64 codes, row by row."""
         vectors_BDhw = self.encoder(masks_B1HW)
@@ -91,7 +87,7 @@ class MaskVQVAE(nn.Module):
 
     def decode(self, codes_BL: Tensor) -> Tensor:
         """(B, 16) codes -> (B, 1, 64, 64) masks of about −1 … 1, foreground above 0."""
-        rows_BLD = F.embedding(codes_BL, self.codebook)
+        rows_BLD = F.embedding(codes_BL, self._vq_vae._embedding)
         grid_BDhw = rows_BLD.view(-1, GRID_SIZE, GRID_SIZE, CODE_DIM).permute(0, 3, 1, 2)
         return self.decoder(grid_BDhw)
 

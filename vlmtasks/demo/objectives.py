@@ -3,8 +3,6 @@
 Letters: B pictures, S image tokens, R prompts of one picture, L tokens, D width, V vocabulary.
 """
 
-from functools import cache
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,10 +12,8 @@ from vlmtasks.demo.dense import LOC_CHOICES
 from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
 from vlmtasks.engine.gemma import DecoderLayer, rope_tables, rotate
 from vlmtasks.engine.paligemma import PaliGemma, prefix_mask
-from vqvae import MaskCodec
 
-SEG_WEIGHT = 0.6  # sixteen codes a mask would drown the rest
-CODE_SPREAD = 13.0  # of code labels, in the codebook's space: the nearest codes are 14 away
+SEG_WEIGHT = 1.0  # sixteen codes a mask are most of an answer, and the hardest part of it
 # An empty answer is one token, a box begins with one of many bins: at even odds the end would win.
 END_WORTH = 0.5
 WORD_WEIGHT = 2.0  # an answer in words is often a single token
@@ -165,11 +161,10 @@ def token_loss(
     model: PaliGemma, hidden: Tensor, wanted: Tensor, worth: Tensor, vocabulary: DemoVocabulary,
     spread: float,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Mean cross-entropy of the wanted ids (−100: not asked) with weights of their own.
+    """Mean cross-entropy of the wanted ids (−100: not asked), each of its own `worth`.
 
-    Location labels are spread, mask codes share their label with codes that draw alike.
-
-    Returns "text" (the loss to minimise) and, for the log, its parts "loc", "seg", "word".
+    Location labels are spread. Returns "text" (the loss to minimise) and, for the log, its parts
+    "loc", "seg", "word".
     """
     asked = wanted >= 0
     wanted, worth = wanted[asked], worth[asked]
@@ -182,26 +177,12 @@ def token_loss(
             is_loc,
             _spread_loss(log_p[is_loc], wanted[is_loc] - vocabulary.loc_start, vocabulary, spread),
         )
-    if is_seg.any():
-        codes = log_p[is_seg, vocabulary.seg_start : vocabulary.seg_start + 128]
-        labels = code_labels()[wanted[is_seg] - vocabulary.seg_start]
-        loss = loss.masked_scatter(is_seg, -(labels * codes).sum(1))
     weight = worth * torch.where(is_seg, SEG_WEIGHT, torch.where(is_loc, 1.0, WORD_WEIGHT))
     parts = {"text": (loss * weight).sum() / weight.sum()}
     for name, chosen in (("loc", is_loc), ("seg", is_seg), ("word", ~is_loc & ~is_seg)):
         if chosen.any():
             parts[name] = loss[chosen].mean()
     return parts
-
-
-@cache
-def code_labels() -> Tensor:
-    """(128, 128) labels of each code: itself and, less, the codes whose vectors are near.
-
-    Greedy decoding then takes the code that errs least among the likely ones.
-    """
-    vectors = torch.from_numpy(MaskCodec.load().codebook)
-    return (-(torch.cdist(vectors, vectors) ** 2) / (2 * CODE_SPREAD**2)).softmax(1)
 
 
 def _spread_loss(log_p: Tensor, bins: Tensor, vocabulary: DemoVocabulary, spread: float) -> Tensor:
