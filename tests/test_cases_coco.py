@@ -263,7 +263,7 @@ def test_nothing_to_find_at_all() -> None:
         pytest.param("category_id", "3", "category_id is '3'", id="category-in-words"),
         pytest.param("bbox", [0.1, 0.2, 0.3], "must be .x, y, width", id="three-numbers"),
         pytest.param("bbox", "10,20,30,40", "must be .x, y, width", id="box-in-words"),
-        pytest.param("segmentation", [10, 5, 40, 5, 40, 45], "a polygon is", id="flat-polygon"),
+        pytest.param("segmentation", [10, 5, 40, 5, 40, 45], "a flat list", id="flat-polygon"),
         pytest.param("segmentation", [[10, 5, 40]], "a polygon is", id="odd-polygon"),
     ],
 )

@@ -39,9 +39,16 @@ def start(tmp_path: Path) -> Start:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_heed_signals,
         )
 
     return start
+
+
+def _heed_signals() -> None:
+    """The tests themselves may run in the background, where these are ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 PICTURES = ("0.png", "1.png", "2.png", "3.png")

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "tasks": _RESULTS,
     "tiling": _RESULTS,
     "datasets": _RESULTS,
-    "engine": "choices errors lfs images generation plain_numbers",
+    "engine": "errors lfs images generation plain_numbers",
     "sidecar": "errors tokens engine vqvae",
     "batches": "choices errors boxes generation images engine",
     "continuation": "generation grammar tasks tokens",

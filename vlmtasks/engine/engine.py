@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vlmtasks.choices import check_choice
 from vlmtasks.engine.beam import beam_search
 from vlmtasks.engine.checkpoints import Checkpoint, load_checkpoint
 from vlmtasks.engine.config import PaliGemmaConfig
@@ -94,7 +93,9 @@ class Engine:
         Raises MissingFileError and CheckpointError (both ValueErrors) for a checkpoint that cannot
         be used, InputError for an option that is not allowed.
         """
-        check_choice(quantize, QUANTIZATIONS, "quantize")
+        if not any(quantize is one for one in QUANTIZATIONS):
+            allowed = ", ".join(map(repr, QUANTIZATIONS))
+            raise InputError(f"quantize={quantize!r} is not supported; allowed: {allowed}")
         where, number_type = resolve_device(device), resolve_dtype(dtype)
         base, found_adapter = locate(source, adapter, revision=revision, token=token)
         return cls(
