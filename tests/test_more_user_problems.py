@@ -15,7 +15,9 @@ import torch
 from PIL import Image
 from stub_engine import StubEngine
 
+from vlmtasks import prompts
 from vlmtasks.api import BUNDLED, VLM
+from vlmtasks.categories import CocoCategories
 from vlmtasks.cli_inputs import Input, find_pictures, split_words
 from vlmtasks.cli_outputs import image_ids
 from vlmtasks.datasets.coco_entries import check_segmentation
@@ -28,6 +30,7 @@ from vlmtasks.datasets.yolo import read_yolo
 from vlmtasks.engine.tokenizer import Tokenizer
 from vlmtasks.errors import DatasetError, ImageError, InputError, MissingExtraError, PromptError
 from vlmtasks.evaluation.coco_ap import coco_scores
+from vlmtasks.evaluation.run import read_predictions
 from vlmtasks.images import open_image
 from vlmtasks.masks import Masks
 from vlmtasks.results import Detections
@@ -267,3 +270,23 @@ def test_tokenizer_with_a_byte_order_mark(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + (BUNDLED["demo"] / "tokenizer.json").read_bytes())
     plain = Tokenizer.from_file(BUNDLED["demo"] / "tokenizer.json")
     assert Tokenizer.from_file(path).encode("detect cat") == plain.encode("detect cat")
+
+
+# --- the fourth ----------------------------------------------------------------------------------
+
+
+def test_keys_of_a_dict_have_an_order() -> None:
+    ids = {"cat": 17, "dog": 18}
+    assert prompts.class_names(ids.keys()) == ("cat", "dog")
+    assert CocoCategories(ids.keys()).id("dog") == 2
+    for strange in ({"cat", "dog"}, frozenset(ids), ids.items() & ids.items()):
+        with pytest.raises(PromptError, match="must be a str or a list of str, in order"):
+            prompts.class_names(strange)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("line", ['{"image": "a.jpg", "objects": []}', '{"image": "a.jpg", "obj'])
+def test_what_is_no_file_of_predictions_is_not_to_be_deleted(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "det.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(DatasetError, match=r"give the predictions\.jsonl of a run"):
+        read_predictions(path)

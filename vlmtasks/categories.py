@@ -7,7 +7,7 @@ plain list of names is given.
 
 import operator
 import unicodedata
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, KeysView, Mapping, Set
 from typing import Any
 
 from vlmtasks.errors import InputError
@@ -97,12 +97,19 @@ def normalize_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).casefold().split()).strip(INVISIBLE)
 
 
+def is_ordered(names: Any) -> bool:
+    """Whether names can be listed in an order: not those of a set, but the keys of a dict."""
+    return isinstance(names, Iterable) and (
+        isinstance(names, KeysView) or not isinstance(names, Set)
+    )
+
+
 def _pairs(categories: Any) -> list[tuple[Any, Any]]:
     if isinstance(categories, CocoCategories):
         return list(categories._names.items())
     if isinstance(categories, Mapping) and isinstance(categories.get("categories"), list):
         categories = categories["categories"]
-    if isinstance(categories, Set):
+    if isinstance(categories, Iterable) and not is_ordered(categories):
         raise InputError(
             f"categories are {shorten(categories)}; a set has no order to number them in: pass a "
             "list"

@@ -8,10 +8,10 @@ writes location tokens that mean a place, so only there the engine is told to re
 """
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from vlmtasks.categories import INVISIBLE
+from vlmtasks.categories import INVISIBLE, is_ordered
 from vlmtasks.choices import check_choice
 from vlmtasks.errors import PromptError
 from vlmtasks.shorten import shorten
@@ -84,7 +84,7 @@ def class_names(labels: str | Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(labels, str):
         names = [name for name in labels.split(";") if name.strip()]
-    elif isinstance(labels, Set) or not isinstance(labels, Iterable):
+    elif not is_ordered(labels):
         raise PromptError(
             f"classes are {shorten(labels)}; they must be a str or a list of str, in order"
         )

@@ -176,11 +176,15 @@ def load_drawings(vendor: str) -> tuple[Drawing, ...]:
     stored = dict(np.load(path)) if path.is_file() else {}
     if not {name for _, name in chosen} <= stored.keys():
         stored = _render_pack(vendor, [name for _, name in chosen])
-        # several processes may do this at once: each replaces the whole file
-        draft = path.with_name(f"{os.getpid()}-{path.name}")
-        np.savez_compressed(draft, **stored)  # type: ignore[arg-type]
-        draft.replace(path)
+        store_drawings(path, stored)
     return tuple(Drawing(vendor, name, label, stored[name]) for label, name in chosen)
+
+
+def store_drawings(path: Path, stored: dict[str, np.ndarray]) -> None:
+    """Write rendered drawings. Several processes may: each replaces the whole file."""
+    draft = path.with_name(f"{os.getpid()}-{path.name}")
+    np.savez_compressed(draft, **stored)  # type: ignore[arg-type]
+    draft.replace(path)
 
 
 def _render_pack(vendor: str, names: list[str]) -> dict[str, np.ndarray]:

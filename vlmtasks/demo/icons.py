@@ -7,7 +7,6 @@ inside, so that they look like drawings and hide what lies behind them.
 
 import hashlib
 import json
-import os
 import tarfile
 from functools import cache
 from importlib.resources import files
@@ -16,7 +15,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from vlmtasks.demo.assets import Drawing, cache_folder, fetch_pack, find_icon, render_svg
+from vlmtasks.demo.assets import (
+    Drawing,
+    cache_folder,
+    fetch_pack,
+    find_icon,
+    render_svg,
+    store_drawings,
+)
 from vlmtasks.demo.classes import COLORS
 from vlmtasks.demo.recolor import draw_paint
 
@@ -48,9 +54,7 @@ def load_icons() -> tuple[Drawing, ...]:
         for pack, content in packs.items():
             own = [(label, name) for of, label, name in chosen if of == pack]
             stored |= _render_pack(pack, content["version"], own)
-        draft = path.with_name(f"{os.getpid()}-{path.name}")
-        np.savez_compressed(draft, **stored)  # type: ignore[arg-type]
-        draft.replace(path)
+        store_drawings(path, stored)
     return tuple(
         Drawing(pack, name, label, stored[f"{pack}:{name}"]) for pack, label, name in chosen
     )

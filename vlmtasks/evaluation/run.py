@@ -77,22 +77,30 @@ def read_predictions(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise DatasetError(f"{os.fspath(path)!r} cannot be read: {error}") from None
-    lines = list(_whole_lines(data, os.fspath(path)))
+    lines = list(_whole_lines(data, os.fspath(path), _GIVEN))
     if not lines:
         raise DatasetError(f"{os.fspath(path)!r} holds no prediction yet; run the evaluation first")
-    return _head_of(lines[0][0], os.fspath(path)), [value for value, _ in lines[1:]]
+    return _head_of(lines[0][0], os.fspath(path), _GIVEN), [value for value, _ in lines[1:]]
+
+
+# what to do about a file that was found in --out, and about one that was given to be scored
+_FOUND = "delete the file, or choose another --out"
+_GIVEN = (
+    "give the predictions.jsonl of a run of `vlmtasks eval`, or a list of COCO results in a .json "
+    "file, as `vlmtasks detect --format coco` writes it"
+)
 
 
 def _resume(
     file: BinaryIO, place: str, head: Mapping[str, Any], ids: Sequence[int | str], batch_size: int
 ) -> tuple[dict[str, Any], list[Record]]:
     """Bring the file to the end of its last whole batch; return its head and predictions."""
-    lines = list(_whole_lines(file.read(), place))
+    lines = list(_whole_lines(file.read(), place, _FOUND))
     if not lines:
         file.truncate(0)
         _append(file, [{"run": head}])
         return json.loads(to_json(head)), []
-    found_head = _head_of(lines[0][0], place)
+    found_head = _head_of(lines[0][0], place, _FOUND)
     _check_head(found_head, head, place)
     records = [value for value, _ in lines[1 : len(ids) + 1]]
     kept = len(records) if len(records) == len(ids) else len(records) // batch_size * batch_size
@@ -107,7 +115,7 @@ def _resume(
     return found_head, records[:kept]
 
 
-def _whole_lines(data: bytes, place: str) -> Iterator[tuple[Record, int]]:
+def _whole_lines(data: bytes, place: str, advice: str) -> Iterator[tuple[Record, int]]:
     """(object, offset behind it) of every finished line; what follows the last "\\n" is dropped."""
     start = 0
     while (end := data.find(b"\n", start)) >= 0:
@@ -117,17 +125,15 @@ def _whole_lines(data: bytes, place: str) -> Iterator[tuple[Record, int]]:
             value = None
         if not isinstance(value, dict):
             line = data.count(b"\n", 0, start) + 1
-            raise DatasetError(
-                f"{place}, line {line}: is no prediction; delete the file, or choose another --out"
-            )
+            raise DatasetError(f"{place}, line {line}: is no prediction; {advice}")
         start = end + 1
         yield value, start
 
 
-def _head_of(line: Record, place: str) -> dict[str, Any]:
+def _head_of(line: Record, place: str, advice: str) -> dict[str, Any]:
     head = line.get("run")
     if not isinstance(head, dict):
-        raise DatasetError(f"{place}, line 1: is not the head of a run; choose another --out")
+        raise DatasetError(f"{place}, line 1: is not the head of a run; {advice}")
     return head
 
 
