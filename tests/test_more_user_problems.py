@@ -19,9 +19,10 @@ from vlmtasks import prompts
 from vlmtasks.api import BUNDLED, VLM
 from vlmtasks.categories import CocoCategories
 from vlmtasks.cli_inputs import Input, find_pictures, split_words
-from vlmtasks.cli_outputs import image_ids
+from vlmtasks.cli_outputs import OutputFile, image_ids
 from vlmtasks.datasets.coco_entries import check_segmentation
 from vlmtasks.datasets.coco_reader import read_coco
+from vlmtasks.datasets.coco_results import read_results
 from vlmtasks.datasets.detection_jsonl import read_detection_jsonl
 from vlmtasks.datasets.folder import picture_size
 from vlmtasks.datasets.paligemma_examples import coco_examples
@@ -290,3 +291,35 @@ def test_what_is_no_file_of_predictions_is_not_to_be_deleted(tmp_path: Path, lin
     path.write_text(line + "\n")
     with pytest.raises(DatasetError, match=r"give the predictions\.jsonl of a run"):
         read_predictions(path)
+
+
+# --- the fifth -----------------------------------------------------------------------------------
+
+
+def test_a_question_without_quotes_is_told_of_quotes() -> None:
+    (stray,) = find_pictures(["how"], words="question")
+    assert stray.error == (
+        "there is no such file; the question comes last and in quotes: 'how many cats?'"
+    )
+    (stray,) = find_pictures(["how"])
+    assert stray.error == "there is no such file"
+
+
+def test_results_never_go_over_a_picture(tmp_path: Path) -> None:
+    other = picture(tmp_path / "other.png")
+    with pytest.raises(InputError, match=r"other\.png is a picture; results are text"):
+        OutputFile(other, [Input("a.png")])
+    OutputFile(tmp_path / "new.png", [Input("a.png")])
+
+
+def test_results_of_another_form_are_told_their_form(tmp_path: Path) -> None:
+    image = {"id": 7, "width": 100, "height": 80, "file_name": "a.png"}
+    dataset = read_coco(
+        {"images": [image], "categories": [{"id": 3, "name": "cat"}], "annotations": []}
+    )
+    row = {"image_id": "7", "category_id": 3, "bbox": [10, 20, 30, 40], "score": 0.9}
+    with pytest.raises(DatasetError, match=r"^results, entry 0: image_id is '7', .* are numbers"):
+        read_results([row], dataset)
+    (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row))
+    with pytest.raises(DatasetError, match=r"line 2, .* put several into one list"):
+        read_results(tmp_path / "r.jsonl", dataset)

@@ -47,13 +47,14 @@ def looks_like_picture(word: str) -> bool:
     return ("/" in word or os.sep in word) and os.path.exists(word)
 
 
-def find_pictures(arguments: Iterable[str], *, words_follow: bool = True) -> list[Input]:
+def find_pictures(arguments: Iterable[str], *, words: str | None = None) -> list[Input]:
     """Every picture that is named, in order.
 
     A folder stands for the pictures directly in it and a pattern (`*`, `?`, `[…]`, `**`) for the
     pictures that match it, both sorted by name; hidden files are left out. Whatever names nothing
     stays in the list with its error. A file is taken as it is: nobody looks into it here.
-    words_follow: whether the command has words behind the pictures, which may have gone astray.
+    words: what the command wants behind the pictures, "labels" or "question", of which some words
+        may have gone astray.
     """
     found: list[Input] = []
     for argument in map(_expanded, arguments):
@@ -66,9 +67,7 @@ def find_pictures(arguments: Iterable[str], *, words_follow: bool = True) -> lis
             names = _pictures_in(glob.glob(argument, recursive=True))
             found += names or [Input(argument, "no picture matches this pattern")]
         else:
-            found.append(
-                Input(argument, f"there is no such file{_hint(argument) if words_follow else ''}")
-            )
+            found.append(Input(argument, f"there is no such file{_hint(argument, words)}"))
     return found
 
 
@@ -77,10 +76,16 @@ def _expanded(argument: str) -> str:
     return argument if os.path.lexists(argument) else os.path.expanduser(argument)
 
 
-def _hint(argument: str) -> str:
-    if is_picture_name(argument) or "/" in argument or os.sep in argument:
-        return ""
-    return "; what is looked for comes last and in one word: 'cat ; dog'"
+_HINTS = {
+    None: "",
+    "labels": "; what is looked for comes last and in one word: 'cat ; dog'",
+    "question": "; the question comes last and in quotes: 'how many cats?'",
+}
+
+
+def _hint(argument: str, words: str | None) -> str:
+    is_path = is_picture_name(argument) or "/" in argument or os.sep in argument
+    return "" if is_path else _HINTS[words]
 
 
 def _pictures_in(paths: Iterable[str]) -> list[Input]:

@@ -121,6 +121,8 @@ class OutputFile:
             raise InputError(f"--output {path} is one of the pictures; choose another name")
         if path.is_dir() or not path.parent.is_dir():
             raise InputError(f"--output {path} must be a file in a folder that exists")
+        if is_picture_name(path) and path.exists():
+            raise InputError(f"--output {path} is a picture; results are text: choose another name")
         _check_writable(path)
         self._path = path
         self._file: TextIO | None = None

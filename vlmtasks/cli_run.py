@@ -117,8 +117,8 @@ def _signals_stop() -> Iterator[None]:
 
 def _answer_all(job: Job, progress: _Progress) -> None:
     """Write the result of every picture."""
-    words_follow = not job.arguments.keys().isdisjoint(("labels", "question"))
-    inputs = find_pictures(job.names, words_follow=words_follow)
+    words = next((name for name in ("labels", "question") if name in job.arguments), None)
+    inputs = find_pictures(job.names, words=words)
     ask = _asker(job)
     ask([])  # tells of wrong arguments before anything is opened or loaded
     output_file = job.common.output if job.common.output != Path("-") else None

@@ -34,6 +34,8 @@ def read_results(
     DatasetError: rows that are no results, or of pictures that the data set does not have.
     """
     value, name = load_json(source)
+    if not isinstance(source, (str, os.PathLike)):
+        name = "results"
     rows = value.get("annotations") if isinstance(value, Mapping) else value
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise DatasetError(
@@ -79,7 +81,9 @@ def _check_result(row: Any, dataset: CocoDataset, *, may_lack_score: bool) -> di
     row = check_mapping(row)
     image_id = check_image_id(row.get("image_id"), "image_id")
     if image_id not in dataset.images:
-        raise ValueError(f"image_id is {image_id!r}, which {dataset.name} does not have")
+        are_numbers = all(isinstance(key, int) for key in dataset.images)
+        kind = "; its ids are numbers" if isinstance(image_id, str) and are_numbers else ""
+        raise ValueError(f"image_id is {image_id!r}, which {dataset.name} does not have{kind}")
     result: dict[str, Any] = {
         "image_id": image_id,
         "category_id": check_whole(row.get("category_id"), "category_id"),

@@ -52,6 +52,8 @@ def parse_json(text: str, place: str, line: int = 1) -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         reason = f"line {line + error.lineno - 1}, column {error.colno}: not JSON: {error.msg}"
+        if error.msg == "Extra data":
+            reason += "; a file holds one value: put several into one list [...]"
         reason += pointer_hint(place)
     except RecursionError:
         reason = f"line {line}: nested too deeply to be a data file"
