@@ -35,6 +35,8 @@ from vlmtasks.evaluation.run import read_predictions
 from vlmtasks.images import open_image
 from vlmtasks.masks import Masks
 from vlmtasks.results import Detections
+from vqvae import MaskCodec, crop_mask
+from vqvae.errors import CodecInputError
 
 
 def picture(path: Path) -> Path:
@@ -323,3 +325,25 @@ def test_results_of_another_form_are_told_their_form(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row))
     with pytest.raises(DatasetError, match=r"line 2, .* put several into one list"):
         read_results(tmp_path / "r.jsonl", dataset)
+
+
+# --- the sixth -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [255, 2.0, -1.0, np.nan])
+def test_masks_of_other_ranges_are_not_cropped(value: float) -> None:
+    mask = np.zeros((100, 80), np.float32)
+    mask[20:60, 10:50] = value
+    with pytest.raises(CodecInputError, match=r"must be 0 … 1, got .*: pass mask > 0"):
+        crop_mask(mask, (0.1, 0.15, 0.7, 0.65))
+    assert crop_mask(mask == value, (0.1, 0.15, 0.7, 0.65)).max() in (0.0, 1.0)
+
+
+def test_a_single_mask_is_to_be_put_into_a_list() -> None:
+    with pytest.raises(CodecInputError, match=r"got \(64, 64\): put a single mask into a list"):
+        MaskCodec.load().encode(np.ones((64, 64)))
+
+
+def test_the_two_forms_of_categories_are_spelled_alike() -> None:
+    with pytest.raises(InputError, match=r"in \{name: id\} and in \{id: name\}; JSON"):
+        CocoCategories({"cat": "17"})

@@ -118,7 +118,7 @@ def _pairs(categories: Any) -> list[tuple[Any, Any]]:
         if any(isinstance(a, str) and isinstance(b, str) for a, b in categories.items()):
             raise InputError(
                 f"categories are {shorten(categories)}; an id must be an integer, in {{name: id}} "
-                "and in {{id: name}}; JSON makes keys str"
+                "and in {id: name}; JSON makes keys str"
             )
         if "categories" in categories and categories["categories"] is None:
             raise InputError(f"categories are {shorten(categories)}, which names none")

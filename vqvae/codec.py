@@ -98,9 +98,10 @@ def crop_mask(mask_hw: np.ndarray, box_xyxy_norm: tuple[float, float, float, flo
         (64, 64) float32 of 0 … 1.
 
     Raises:
-        CodecInputError: not one mask, or the box covers no pixel of it (a ValueError).
+        CodecInputError: not one mask, values outside 0 … 1, or the box covers no pixel of it (a
+            ValueError).
     """
-    mask = np.asarray(mask_hw, np.float32)
+    mask = _check_values(np.asarray(mask_hw))
     if mask.ndim != 2:
         raise CodecInputError(f"a mask is (height, width), this one has the shape {mask.shape}")
     height, width = mask.shape
@@ -135,16 +136,24 @@ def _check_masks(masks: ArrayLike) -> np.ndarray:
             f"be detached first: {error}"
         ) from error
     if array.ndim != 3 or array.shape[1:] != (MASK_SIZE, MASK_SIZE):
+        advice = "crop_mask() brings one to that size"
+        if array.shape == (MASK_SIZE, MASK_SIZE):
+            advice = "put a single mask into a list"
         raise CodecInputError(
-            f"masks must be (N, {MASK_SIZE}, {MASK_SIZE}), got {array.shape}: "
-            "crop_mask() brings one to that size"
+            f"masks must be (N, {MASK_SIZE}, {MASK_SIZE}), got {array.shape}: {advice}"
         )
+    return _check_values(array)
+
+
+def _check_values(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise CodecInputError(f"masks must be bool or numbers of 0 … 1, got {array.dtype}")
     values = array.astype(np.float32)
     wrong = values[~((values >= 0) & (values <= 1))]  # this way round NaN is caught too
     if wrong.size:
-        raise CodecInputError(f"mask values must be 0 … 1, got {wrong[0]:g}")
+        raise CodecInputError(
+            f"mask values must be 0 … 1, got {wrong[0]:g}: pass mask > 0 for one of 0 and 255"
+        )
     return values
 
 
