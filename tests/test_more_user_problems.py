@@ -347,3 +347,16 @@ def test_a_single_mask_is_to_be_put_into_a_list() -> None:
 def test_the_two_forms_of_categories_are_spelled_alike() -> None:
     with pytest.raises(InputError, match=r"in \{name: id\} and in \{id: name\}; JSON"):
         CocoCategories({"cat": "17"})
+
+
+# --- the seventh ---------------------------------------------------------------------------------
+
+
+def test_home_is_the_same_folder_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    picture(tmp_path / "a.png")
+    assert open_image("~/a.png").size == (100, 50)
+    ONE.save("~/x.json")
+    assert (tmp_path / "x.json").is_file()

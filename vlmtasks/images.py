@@ -162,6 +162,8 @@ def _first_frame(image: Image.Image) -> Iterator[Image.Image]:
 
 def _check_path(picture: str | os.PathLike[str]) -> str:
     path = os.fsdecode(picture)
+    if path.startswith("~") and not os.path.lexists(path):  # as `load` does
+        path = os.path.expanduser(path)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|data:", path):
         raise ImageError(
             f"the picture is the address {path[:80]!r}; nothing is fetched: download it and pass "

@@ -342,7 +342,7 @@ class Detections:
 
     def save(self, path: str | os.PathLike[str], image: Any = None, **style: Any) -> None:
         """Write a .json file, or with any suffix of a picture the overlay on `image`."""
-        path = Path(path)
+        path = Path(os.path.expanduser(path))
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}; make it first")
         if path.is_dir():
