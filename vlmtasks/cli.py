@@ -2,7 +2,8 @@
 
 Task first, pictures next, words last. Results go to stdout, words for people to stderr, pictures
 only where --save says. Exit status: 0 all is well; 1 some pictures failed; 2 the command line or
-the checkpoint cannot be used and nothing was asked; 130 stopped by Ctrl-C.
+the checkpoint cannot be used and nothing was asked; 130, 143 or 129 stopped by Ctrl-C,
+SIGTERM or SIGHUP.
 
 Heavy imports happen inside functions, so that --help and mistakes are answered at once. A new
 command is one more function here, or an app of its own module that `app.add_typer` adds.
