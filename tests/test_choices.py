@@ -128,6 +128,16 @@ HUGE = 10**5000  # Python refuses to write it down
             id="overlap",
         ),
         pytest.param(
+            lambda: VLM(StubEngine()).caption("no file", batch_size=HUGE),
+            "batch_size is <int of",
+            id="batch-size",
+        ),
+        pytest.param(
+            lambda: VLM(StubEngine()).caption("no file", max_new_tokens=-HUGE),
+            "max_new_tokens is <int of",
+            id="new-tokens",
+        ),
+        pytest.param(
             lambda: Detections([[0, 0, 1, 1]], [HUGE], [1], (9, 9)), "not <list of", id="labels"
         ),
     ],

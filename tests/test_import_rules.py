@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "datasets": _RESULTS,
     "engine": "errors lfs images generation plain_numbers",
     "sidecar": "errors tokens engine vqvae",
-    "batches": "choices errors boxes generation images engine",
+    "batches": "choices errors shorten boxes generation images engine",
     "continuation": "generation grammar tasks tokens",
     "object_options": "choices errors batches plain_numbers shorten tasks",
     "finding": f"{_RESULTS} tasks engine batches continuation grammar object_options tiling",

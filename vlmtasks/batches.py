@@ -13,6 +13,7 @@ from vlmtasks.engine.decoding_options import DecodingOptions
 from vlmtasks.errors import InputError, PromptError
 from vlmtasks.generation import Generation
 from vlmtasks.images import Picture, open_image
+from vlmtasks.shorten import shorten
 
 if TYPE_CHECKING:
     from vlmtasks.engine import EncodedImage, Engine
@@ -284,9 +285,8 @@ def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: getattr(checked, name) for name in given}
     if "location_tokens" in options:
         if not isinstance(options["location_tokens"], bool):
-            raise InputError(
-                f"location_tokens is {options['location_tokens']!r}; it must be True or False"
-            )
+            shown = shorten(options["location_tokens"])
+            raise InputError(f"location_tokens is {shown}; it must be True or False")
         values["location_tokens"] = options["location_tokens"]
     return values
 
@@ -296,6 +296,7 @@ def _at_least_one(value: Any, name: str) -> int:
         whole = 0 if isinstance(value, bool) else operator.index(value)  # NumPy's integers, too
     except TypeError:
         whole = 0
-    if whole < 1:
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    # Python writes no number of thousands of digits, so no later message could name it
+    if not 1 <= whole < 1 << 1000:
+        raise InputError(f"{name} is {shorten(value)}; it must be a whole number of at least 1")
     return whole
