@@ -470,11 +470,13 @@ def test_half_a_letter_names_its_line(tmp_path: Path) -> None:
         read_examples(tmp_path / "train.jsonl")
 
 
-def voc_page(folder: Path, *names: str, corners: str = CORNERS, head: str = "") -> None:
+def voc_page(
+    folder: Path, *names: str, corners: str = CORNERS, head: str = "", size: str = ""
+) -> None:
     things = "".join(
         f"<object><name>{name}</name><bndbox>{corners}</bndbox></object>" for name in names
     )
-    text = f"{head}<annotation><filename>a.jpg</filename>{things}</annotation>"
+    text = f"{head}<annotation><filename>a.jpg</filename>{size}{things}</annotation>"
     (folder / "a.xml").write_bytes(text.encode("gb2312" if head else "utf-8"))
 
 
@@ -494,6 +496,14 @@ def test_voc_pixels_that_do_not_count_from_one_are_told(tmp_path: Path) -> None:
         read_voc(tmp_path)
     (found,) = read_voc(tmp_path, pixels_from_one=False).annotations
     assert found.bbox_xywh == (0, 3, 11, 10)
+
+
+def test_voc_boxes_that_end_outside_of_their_picture_are_told(tmp_path: Path) -> None:
+    size = "<size><width>20</width><height>30</height></size>"
+    voc_page(tmp_path, "cat", corners=CORNERS.replace("<xmax>", "<xmax>9"), size=size)
+    with pytest.warns(DatasetWarning, match=r"1 boxes end outside .* a\.xml, line \d"):
+        (found,) = read_voc(tmp_path).annotations
+    assert found.bbox_xywh == (1, 2, 910, 11)
 
 
 def test_voc_in_an_encoding_that_is_not_read(tmp_path: Path) -> None:

@@ -436,6 +436,11 @@ def test_resolutions_that_are_refused(tmp_path, resolution):
         load(tiny_folder(tmp_path), resolution=resolution)
 
 
+def test_a_resolution_that_fits_is_told(tmp_path):
+    with pytest.raises(InputError, match=r"patch size 8; the nearest that fits is 40$"):
+        load(tiny_folder(tmp_path), resolution=37)
+
+
 # What stands beside the weights
 
 

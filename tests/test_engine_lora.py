@@ -191,7 +191,7 @@ def test_pickled_adapter_is_not_opened(tmp_path, base):
 
 
 def test_folder_without_adapter(tmp_path, base):
-    with pytest.raises(CheckpointError, match=r"holds no adapter_config\.json"):
+    with pytest.raises(CheckpointError, match=r"holds no adapter_config\.json; pass the folder"):
         Engine.load(base, adapter=base)
     (tmp_path / "adapter_config.json").write_text('{"lora_alpha": 1}')
     with pytest.raises(MissingFileError, match=r"holds no adapter_model\.safetensors"):

@@ -39,7 +39,8 @@ def read_voc(
         found, sorted.
     pixels_from_one: True for PASCAL's own files; False for tools that write edges from 0.
     skip_bad: leave out objects and files with mistakes, told in `repairs`, rather than raise.
-    DatasetWarning: a box begins at pixel 0 although pixels count from 1.
+    DatasetWarning: a box begins at pixel 0 although pixels count from 1, or ends outside of the
+        picture; it is left as it is.
     Objects marked `difficult` become crowds, which cost nothing to miss, as PASCAL scores them.
     DatasetError lists every mistake with its file and line.
     """
@@ -64,6 +65,7 @@ def read_voc(
         problems.raise_if_any()
     if pixels_from_one:
         _warn_of_zeros(pages, Path(folder).name)
+    _warn_of_overhang(pages, Path(folder).name)
     images: dict[ImageId, CocoImage] = {
         number: CocoImage(number, page.file_name, page.size_wh)
         for number, page in enumerate(pages, start=1)
@@ -152,6 +154,23 @@ def _warn_of_zeros(pages: list[_Page], name: str) -> None:
         warnings.warn(
             f"{name}: {zeros} boxes begin at a pixel 0, but PASCAL's pixels count from 1; files of "
             "other tools want pixels_from_one=False",
+            DatasetWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_overhang(pages: list[_Page], name: str) -> None:
+    places = [
+        thing.place
+        for page in pages
+        for thing in page.things
+        if page.size_wh is not None
+        and (thing.box_xyxy[2] > page.size_wh[0] or thing.box_xyxy[3] > page.size_wh[1])
+    ]
+    if places:
+        warnings.warn(
+            f"{name}: {len(places)} boxes end outside of the picture that <size> tells, the first "
+            f"in {places[0]}; they are left as they are",
             DatasetWarning,
             stacklevel=3,
         )

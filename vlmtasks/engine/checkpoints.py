@@ -177,16 +177,20 @@ def resize_positions(
     """
     vision = config.vision_config
     if isinstance(resolution, bool) or not isinstance(resolution, int) or resolution < 1:
-        raise InputError(f"resolution must be a number of pixels, not {resolution!r}")
+        raise InputError(
+            f"resolution must be a number of pixels, not {resolution!r}; leave it out for the "
+            f"model's own {vision.image_size}"
+        )
     if resolution % vision.patch_size:
         raise InputError(
-            f"resolution {resolution} is no multiple of the patch size {vision.patch_size}"
+            f"resolution {resolution} is no multiple of the patch size {vision.patch_size}; the "
+            f"nearest that fits is {_nearest_multiple(resolution, vision.patch_size)}"
         )
     tokens = (resolution // vision.patch_size) ** 2
     if tokens >= config.text_config.max_position_embeddings:
         raise InputError(
             f"resolution {resolution} gives {tokens} image tokens, which leaves nothing of the "
-            f"{config.text_config.max_position_embeddings} positions of this model"
+            f"{config.text_config.max_position_embeddings} positions of this model; pass less"
         )
     table = tensors.get(POSITIONS)
     if table is not None and table.dim() == 2:
@@ -199,6 +203,10 @@ def resize_positions(
             flat = square.permute(0, 2, 3, 1).reshape(after**2, -1)
             tensors[POSITIONS] = flat.to(table.dtype)
     return replace(config, vision_config=replace(vision, image_size=resolution))
+
+
+def _nearest_multiple(number: int, unit: int) -> int:
+    return max(1, round(number / unit)) * unit
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: PaliGemmaConfig) -> None:

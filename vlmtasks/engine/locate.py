@@ -22,7 +22,10 @@ def locate(
     model = _find(source, revision, token)
     extra = None if adapter is None else _find(adapter, None, token)
     if extra is not None and not (extra.is_dir() and has_adapter(extra)):
-        raise CheckpointError(f"adapter={str(adapter)!r} holds no adapter_config.json")
+        raise CheckpointError(
+            f"adapter={str(adapter)!r} holds no adapter_config.json; pass the folder "
+            "that peft wrote the adapter to"
+        )
     if not (model.is_dir() and is_adapter(model)):
         if extra is None and model.is_dir() and has_adapter(model):
             raise CheckpointError(
