@@ -190,7 +190,7 @@ def test_same_name_twice_takes_the_category_in_use() -> None:
 
 def test_subset_keeps_the_order_of_the_file() -> None:
     value = instances()
-    value["images"] = [value["images"][0] | {"id": n} for n in (3, 1, 2)]
+    value["images"] = [value["images"][0] | {"id": n, "file_name": f"{n}.jpg"} for n in (3, 1, 2)]
     assert list(read_coco(value).subset([2, 3]).images) == [3, 2]
     assert read_coco(value).subset([2, 3]).annotations == ()
 

@@ -54,6 +54,19 @@ def test_names_are_a_bijection(layout, model_type):
     assert rename_all(theirs) == dict(zip(names, theirs, strict=True))
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "_orig_mod.model.language_model.norm.weight",
+        "module.language_model.model.norm.weight",
+        "module._orig_mod.language_model.norm.weight",
+        "model.language_model._orig_mod.norm.weight",
+    ],
+)
+def test_what_training_tools_wrap_around_modules_is_left_out(key):
+    assert our_name(key) == "language_model.norm.weight"
+
+
 def test_each_prefix_leads_to_one_name_and_none_hides_another():
     for ours, theirs in PREFIXES.items():
         assert len(set(theirs)) == len(theirs)

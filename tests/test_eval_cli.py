@@ -88,6 +88,20 @@ def run(data: Path, stub: StubVLM, monkeypatch: pytest.MonkeyPatch) -> Eval:
 COCO = ("coco", "--annotations", "instances.json", "--images", ".")
 
 
+def test_what_a_data_set_lacks_is_told_in_a_line(
+    run: Eval, data: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Also where warnings are errors, as they are here."""
+    truth = json.loads((data / "instances.json").read_text())
+    del truth["annotations"][0]["area"]
+    (data / "lacking.json").write_text(json.dumps(truth))
+    result = run("coco", "--annotations", "lacking.json", "--images", ".")
+    assert result.exit_code == 0, result.output
+    assert "vlmtasks eval: lacking.json: 1 annotations without area" in result.stderr
+    assert "DatasetWarning" not in result.stderr
+    assert not recwarn.list
+
+
 def test_detect_writes_everything(run: Eval, data: Path) -> None:
     result = run(*COCO)
     assert result.exit_code == 0, result.output

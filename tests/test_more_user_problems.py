@@ -20,16 +20,26 @@ from vlmtasks.api import BUNDLED, VLM
 from vlmtasks.categories import CocoCategories
 from vlmtasks.cli_inputs import Input, find_pictures, split_words
 from vlmtasks.cli_outputs import OutputFile, image_ids
+from vlmtasks.cli_run import say
 from vlmtasks.datasets.coco_entries import check_segmentation
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.coco_results import read_results
 from vlmtasks.datasets.detection_jsonl import read_detection_jsonl
-from vlmtasks.datasets.folder import picture_size
+from vlmtasks.datasets.folder import picture_size, read_folder
 from vlmtasks.datasets.paligemma_examples import coco_examples
+from vlmtasks.datasets.problems import DatasetWarning
 from vlmtasks.datasets.voc import read_voc
 from vlmtasks.datasets.yolo import read_yolo
+from vlmtasks.engine.folder_files import read_json
 from vlmtasks.engine.tokenizer import Tokenizer
-from vlmtasks.errors import DatasetError, ImageError, InputError, MissingExtraError, PromptError
+from vlmtasks.errors import (
+    DatasetError,
+    ImageError,
+    InputError,
+    MissingExtraError,
+    MissingFileError,
+    PromptError,
+)
 from vlmtasks.evaluation.coco_ap import coco_scores
 from vlmtasks.evaluation.run import read_predictions
 from vlmtasks.images import open_image
@@ -360,3 +370,98 @@ def test_home_is_the_same_folder_everywhere(
     assert open_image("~/a.png").size == (100, 50)
     ONE.save("~/x.json")
     assert (tmp_path / "x.json").is_file()
+
+
+# --- the eighth ----------------------------------------------------------------------------------
+
+
+def instances(bbox: list[float], **more: Any) -> dict[str, Any]:
+    annotation = {"id": 1, "image_id": 7, "category_id": 3, "bbox": bbox, "area": 9, "iscrowd": 0}
+    return {
+        "images": [{"id": 7, "width": 100, "height": 80, "file_name": "a.png"}],
+        "categories": [{"id": 3, "name": "cat"}],
+        "annotations": [annotation | more],
+    }
+
+
+@pytest.mark.parametrize(
+    ("bbox", "told"),
+    [
+        pytest.param([60, 50, 90, 75], r"1 boxes that reach out of .*x, y, width", id="corners"),
+        pytest.param([-3, 5, 10, 10], "1 boxes that reach out", id="left"),
+        pytest.param([0.1, 0.2, 0.3, 0.4], "1 boxes within the first pixel.*shares", id="shares"),
+    ],
+)
+def test_boxes_in_another_convention_are_told(bbox: list[float], told: str) -> None:
+    with pytest.warns(DatasetWarning, match=told):
+        (found,) = read_coco(instances(bbox)).annotations
+    assert found.bbox_xywh == tuple(bbox)
+
+
+@pytest.mark.parametrize("bbox", [[-1, 0, 102, 80], [0, 0, 0, 0], [99, 79, 1, 1]], ids=str)
+def test_boxes_at_the_border_are_read_in_silence(bbox: list[float]) -> None:
+    assert read_coco(instances(bbox)).repairs == ()
+
+
+@pytest.mark.parametrize(
+    "points",
+    [[[[10, 10], [30, 10], [30, 30]]], [[10, 10], [30, 10], [30, 30]]],
+    ids=["polygon-of-points", "points"],
+)
+def test_polygons_of_points_are_told_to_be_flat(points: list[Any]) -> None:
+    with pytest.raises(DatasetError, match=r"a list of points; .* flat list"):
+        read_coco(instances([10, 10, 20, 20], segmentation=points))
+
+
+def test_two_pictures_of_one_name_are_told() -> None:
+    data = instances([1, 2, 3, 4])
+    data["images"].append(data["images"][0] | {"id": 8})
+    with pytest.warns(DatasetWarning, match="1 pictures with the file name of another"):
+        assert len(read_coco(data).images) == 2
+
+
+def test_two_files_about_one_picture_are_told(tmp_path: Path) -> None:
+    for name in ("a.xml", "b.xml"):
+        (tmp_path / name).write_text("<annotation><filename>x.jpg</filename></annotation>")
+    with pytest.warns(DatasetWarning, match=r"1 pictures are named by several .* 'x\.jpg'"):
+        assert len(read_voc(tmp_path).images) == 2
+
+
+def test_hidden_files_are_no_part_of_a_data_set(tmp_path: Path) -> None:
+    """macOS leaves a `._x` beside each x on disks that it shares."""
+    picture(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_text("0 0.5 0.5 0.2 0.2")
+    (tmp_path / "a.xml").write_text("<annotation><filename>a.png</filename></annotation>")
+    for name in ("._a.png", "._a.txt", "._a.xml"):
+        (tmp_path / name).write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X")
+    assert [image.file_name for image in read_folder(tmp_path).images.values()] == ["a.png"]
+    assert len(read_yolo(tmp_path, tmp_path, ["cat"]).annotations) == 1
+    assert [image.file_name for image in read_voc(tmp_path).images.values()] == ["a.png"]
+
+
+def test_categories_as_pycocotools_holds_them() -> None:
+    cats = {3: {"id": 3, "name": "cat"}, 9: {"id": 9, "name": "dog", "supercategory": "animal"}}
+    assert CocoCategories(cats).to_list() == [{"id": 3, "name": "cat"}, {"id": 9, "name": "dog"}]
+
+
+def test_names_by_number_are_told_to_be_a_list() -> None:
+    with pytest.raises(PromptError, match=r"keys are no names; pass .*names\.values"):
+        prompts.class_names({0: "cat", 1: "dog"})  # type: ignore[arg-type]
+
+
+def test_names_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    say("there is no \x1b[2Ja.jpg\r, café\n\tnext")
+    assert capsys.readouterr().err == "there is no \\x1b[2Ja.jpg\\r, café\n\tnext\n"
+
+
+def test_the_root_of_a_hub_cache_names_its_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "snapshots" / "c0ffee").mkdir(parents=True)
+    (tmp_path / "snapshots" / "c0ffee" / "config.json").write_text("{}")
+    with pytest.raises(MissingFileError, match="its folders snapshots/c0ffee do"):
+        read_json(tmp_path, "config.json")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev")
+def test_what_is_no_file_is_told_to_become_one() -> None:
+    with pytest.raises(ImageError, match="write the picture to one, or pass its bytes"):
+        open_image("/dev/zero")

@@ -21,7 +21,8 @@ class CocoCategories:
     """A lookup in both directions.
 
     categories: what is at hand: {name: id}, {id: name}, COCO's [{"id": …, "name": …}, …], a whole
-        COCO object with "categories", or a list of names, which get the ids 1, 2, 3 …
+        COCO object with "categories", pycocotools' `coco.cats`, or a list of names, which get the
+        ids 1, 2, 3 …
 
     InputError: two names that differ only in case or blanks, an id that occurs twice, an id that is
     no whole number of at least 0, or no name.
@@ -122,6 +123,8 @@ def _pairs(categories: Any) -> list[tuple[Any, Any]]:
             )
         if "categories" in categories and categories["categories"] is None:
             raise InputError(f"categories are {shorten(categories)}, which names none")
+        if categories and all(isinstance(entry, Mapping) for entry in categories.values()):
+            return _pairs(list(categories.values()))  # pycocotools' `coco.cats`
         return [(b, a) if isinstance(a, str) else (a, b) for a, b in categories.items()]
     if isinstance(categories, str | bytes) or not isinstance(categories, Iterable):
         raise InputError(

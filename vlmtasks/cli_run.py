@@ -1,6 +1,7 @@
 """What one command line does: ask about every picture, write each result as soon as it is there."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _Ask = Callable[[Sequence[str]], list[Any]]  # paths → an Answer or an ImageError for each
 
 FINE, SOME_FAILED, REFUSED, NO_READER = 0, 1, 2, 141
+# Characters by which a file's name could move the cursor of a terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SIGNALLED = 128  # and the number of the signal
 
 
@@ -90,6 +93,7 @@ def run(job: Job) -> int:
 def say(line: str) -> None:
     """One line for people. Where they cannot be reached, results matter more."""
     printable = line.encode("utf-8", "backslashreplace").decode()  # names in another encoding
+    printable = _CONTROL.sub(lambda found: repr(found[0])[1:-1], printable)
     try:
         print(printable, file=sys.stderr, flush=True)
     except OSError:

@@ -6,7 +6,9 @@ read; 2 wrong usage or data; 130 stopped by Ctrl-C.
 """
 
 import shlex
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -349,12 +351,32 @@ def _check_scale(scale: int | None) -> None:
         check_scale(scale)
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """What a reader of data sets warns of becomes a line for people, whatever Python's filters."""
+    from vlmtasks.datasets.problems import DatasetWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DatasetWarning)
+        show = warnings.showwarning
+
+        def tell(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, DatasetWarning):
+                typer.echo(f"vlmtasks eval: {message}", err=True)
+            else:
+                show(message, category, *rest, **more)
+
+        warnings.showwarning = tell
+        yield
+
+
 def _leave_with(do: Callable[[], int]) -> None:
-    """Run an evaluation and leave with its exit status; our own errors become one message."""
+    """Run an evaluation and leave with its exit status; our errors and warnings become lines."""
     from vlmtasks.errors import VlmtasksError
 
     try:
-        status = do()
+        with _warnings_as_lines():
+            status = do()
     except (VlmtasksError, OSError) as error:
         typer.echo(f"vlmtasks eval: {error}", err=True)
         raise typer.Exit(2) from None

@@ -179,7 +179,9 @@ def _check_path(picture: str | os.PathLike[str]) -> str:
     if stat.S_ISDIR(status.st_mode):
         raise ImageError(f"{path!r} is a folder; name a picture in it")
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError(f"{path!r} is no ordinary file; pass the bytes of the picture")
+        raise ImageError(
+            f"{path!r} is no ordinary file; write the picture to one, or pass its bytes"
+        )
     if status.st_size == 0:
         raise ImageError(f"the picture {path!r} is empty (0 bytes); get a new copy of it")
     if status.st_size < 1024 and (hint := pointer_hint(path)):

@@ -8,7 +8,7 @@ writes location tokens that mean a place, so only there the engine is told to re
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vlmtasks.categories import INVISIBLE, is_ordered
@@ -90,6 +90,11 @@ def class_names(labels: str | Iterable[str]) -> tuple[str, ...]:
         )
     else:
         names = list(labels)
+        if isinstance(labels, Mapping) and not all(isinstance(name, str) for name in names):
+            raise PromptError(
+                f"classes are {shorten(labels)}, whose keys are no names; pass a list, such as "
+                "list(names.values())"
+            )
     if not names:
         raise PromptError(
             f"classes are {shorten(labels)}, which names nothing; give at least one, such as 'cat' "

@@ -76,6 +76,11 @@ def _plain_list(value: Any) -> Any:
 
 def check_polygon(value: Any) -> list[float]:
     value = _plain_list(value)
+    if isinstance(value, list) and any(isinstance(number, list) for number in value):
+        raise ValueError(
+            f"segmentation holds {shorten(value)}, a list of points; a polygon is one flat list: "
+            "[x0, y0, x1, y1, …]"
+        )
     if not isinstance(value, list) or len(value) % 2:
         raise ValueError(f"segmentation holds {shorten(value)}; a polygon is [x0, y0, x1, y1, …]")
     numbers = [float(number) if is_finite_number(number) else math.nan for number in value]
@@ -104,5 +109,10 @@ def check_segmentation(value: Any, size_wh: SizeWH | None) -> tuple[Segmentation
             "[[x0, y0, x1, y1, …]]"
         )
     polygons = [check_polygon(polygon) for polygon in value]
+    if len(polygons) > 2 and all(len(polygon) == 2 for polygon in polygons):
+        raise ValueError(
+            f"segmentation is {shorten(value)}, a list of points; it must be a list of polygons, "
+            "each one flat list: [[x0, y0, x1, y1, …]]"
+        )
     kept = [polygon for polygon in polygons if len(polygon) >= 6]
     return kept or None, len(polygons) - len(kept)

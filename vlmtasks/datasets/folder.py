@@ -15,7 +15,8 @@ from vlmtasks.picture_names import PICTURE_SUFFIXES
 def read_folder(root: str | os.PathLike[str], *, skip_unreadable: bool = False) -> CocoDataset:
     """All pictures below a folder, in the order of their names, numbered from 1.
 
-    Files are told by the endings in PICTURE_SUFFIXES. Only headers are read.
+    Files are told by the endings in PICTURE_SUFFIXES, hidden ones (as macOS makes: `._x`) are
+    left out. Only headers are read.
     skip_unreadable: leave broken files out, named in `repairs`, rather than raise.
     DatasetError: no such folder, no picture in it, or broken files, all of them listed.
     """
@@ -25,7 +26,9 @@ def read_folder(root: str | os.PathLike[str], *, skip_unreadable: bool = False) 
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()
+        if path.suffix.lower() in PICTURE_SUFFIXES
+        and not path.name.startswith(".")
+        and path.is_file()
     )
     problems = Problems()
     images = {}

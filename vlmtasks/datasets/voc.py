@@ -11,6 +11,7 @@ edges is (xmin - 1, ymin - 1, xmax, ymax). Most labelling tools write edges that
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,20 +34,24 @@ def read_voc(
     pixels_from_one: bool = True,
     skip_bad: bool = False,
 ) -> CocoDataset:
-    """Read every .xml file of a folder, in the order of their names.
+    """Read every .xml file of a folder that is not hidden, in the order of their names.
 
     names: the class names in the order of their ids, each once, case aside; otherwise all names
         found, sorted.
     pixels_from_one: True for PASCAL's own files; False for tools that write edges from 0.
     skip_bad: leave out objects and files with mistakes, told in `repairs`, rather than raise.
     DatasetWarning: a box begins at pixel 0 although pixels count from 1, or ends outside of the
-        picture; it is left as it is.
+        picture; two files name the same picture. All is left as it is.
     Objects marked `difficult` become crowds, which cost nothing to miss, as PASCAL scores them.
     DatasetError lists every mistake with its file and line.
     """
     if names is not None:
         names = check_class_list(names, same=str.casefold)
-    files = sorted(path for path in Path(folder).glob("*") if path.suffix.lower() == ".xml")
+    files = sorted(
+        path
+        for path in Path(folder).glob("*")
+        if path.suffix.lower() == ".xml" and not path.name.startswith(".")
+    )
     if not files:
         raise DatasetError(
             f"{os.fspath(folder)!r} holds no .xml file; give VOC's Annotations folder"
@@ -66,6 +71,7 @@ def read_voc(
     if pixels_from_one:
         _warn_of_zeros(pages, Path(folder).name)
     _warn_of_overhang(pages, Path(folder).name)
+    _warn_of_doubles(pages, Path(folder).name)
     images: dict[ImageId, CocoImage] = {
         number: CocoImage(number, page.file_name, page.size_wh)
         for number, page in enumerate(pages, start=1)
@@ -171,6 +177,18 @@ def _warn_of_overhang(pages: list[_Page], name: str) -> None:
         warnings.warn(
             f"{name}: {len(places)} boxes end outside of the picture that <size> tells, the first "
             f"in {places[0]}; they are left as they are",
+            DatasetWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_doubles(pages: list[_Page], name: str) -> None:
+    times = Counter(page.file_name for page in pages)
+    doubled = [file_name for file_name, count in times.items() if count > 1]
+    if doubled:
+        warnings.warn(
+            f"{name}: {len(doubled)} pictures are named by several files, the first is "
+            f"{shorten(doubled[0])}; have the pictures been renamed?",
             DatasetWarning,
             stacklevel=3,
         )

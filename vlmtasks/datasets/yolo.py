@@ -94,7 +94,7 @@ def _label_files(labels: Path) -> dict[str, Path]:
     return {
         path.relative_to(labels).with_suffix("").as_posix(): path
         for path in labels.rglob("*")
-        if path.suffix.lower() == ".txt"
+        if path.suffix.lower() == ".txt" and not path.name.startswith(".")
     }
 
 

@@ -53,7 +53,8 @@ def read_json(folder: Path, name: str, *, required: bool = True) -> dict[str, An
     path = member(folder, name)
     if not path.is_file():
         if required:
-            inner = sorted(path.parent.name for path in folder.glob(f"*/{name}"))[:5]
+            deep = [*folder.glob(f"*/{name}"), *folder.glob(f"snapshots/*/{name}")]  # a hub cache
+            inner = sorted(path.parent.relative_to(folder).as_posix() for path in deep)[:5]
             hint = f"; its folders {', '.join(inner)} do: pass one of them" if inner else ""
             raise MissingFileError(f"{folder} holds no {name}{hint}")
         return None

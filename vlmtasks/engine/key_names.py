@@ -1,7 +1,8 @@
 """The names of the weights: what files call them, and what our modules call them.
 
 Hugging Face files name a PaliGemma in one of these layouts; which parts carry the inner levels
-changed with the versions of transformers, so each part may follow any of them:
+changed with the versions of transformers, so each part may follow any of them (what training tools
+wrap around a module is left out):
 
     until 4.51                       from 4.52                             ours
     vision_tower.vision_model.·      model.vision_tower.[vision_model.]·   vision_tower.·
@@ -37,8 +38,13 @@ PREFIXES: dict[str, tuple[str, ...]] = {
 _UNUSED = re.compile(r"(rotary_emb\.inv_freq|embeddings\.position_ids)$|^vision_tower\.head\.")
 
 
+# What torch.compile and DistributedDataParallel put into the names of the modules they wrap.
+_WRAPPERS = re.compile(r"^module\.|(?:^|(?<=\.))_orig_mod\.")
+
+
 def our_name(key: str) -> str:
     """Our name of a weight in a Hugging Face file; unknown names stay as they are."""
+    key = _WRAPPERS.sub("", key)
     for ours, theirs in PREFIXES.items():
         for prefix in theirs:
             if key.startswith(prefix):
