@@ -36,7 +36,7 @@ def test_no_picture_is_in_two_splits(shared_data):
 def test_photograph_as_taken(photographs, split):
     for seed in range(10):
         scene = photographs.as_taken(np.random.default_rng(seed), split)
-        assert scene.picture.shape == (160, 160, 3)
+        assert scene.picture.shape == (224, 224, 3)
         assert scene.known_labels == ("cat", "dog")
         (item,) = scene.objects
         assert item.label in ("cat", "dog")

@@ -65,4 +65,4 @@ def test_validation_scenes_hold_no_icons_and_no_other_styles(monkeypatch):
     for name in ("load_icon_sprites", "restyle", "bend"):
         monkeypatch.setattr(sprites, name, never)
     for split in ("val", "test"):
-        assert scene_at(3, 1, split).picture.shape == (160, 160, 3)
+        assert scene_at(3, 1, split).picture.shape == (224, 224, 3)

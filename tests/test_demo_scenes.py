@@ -41,14 +41,14 @@ def test_splits_seeds_and_indices_differ(scenes):
 @pytest.mark.parametrize("split", SPLITS)
 def test_objects_are_exact_and_visible(scenes, split):
     for scene in scenes[split]:
-        assert scene.picture.shape == (160, 160, 3)
+        assert scene.picture.shape == (224, 224, 3)
         assert scene.picture.dtype == np.uint8
         assert len(scene.objects) <= 5
         overlap = sum(item.mask.astype(int) for item in scene.objects)
         assert np.max(overlap) <= 1
         for item in scene.objects:
             assert item.label in scene.known_labels
-            assert item.mask.shape == (160, 160)
+            assert item.mask.shape == (224, 224)
             assert item.mask.sum() >= MIN_VISIBLE_PIXELS
             x1, y1, x2, y2 = (int(v) for v in item.box_xyxy)
             assert item.mask[y1:y2, x1:x2].sum() == item.mask.sum()

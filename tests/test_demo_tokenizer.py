@@ -97,6 +97,6 @@ def test_transformers_processor_builds_the_prompt(folder, tokenizer):
     processor = transformers.PaliGemmaProcessor.from_pretrained(folder)
     picture = Image.new("RGB", (300, 200))
     inputs = processor(images=picture, text="<image>detect cat", return_tensors="np")
-    expected = ["<image>"] * 100 + ["<bos>", "detect", "▁cat", "\n"]
+    expected = ["<image>"] * 196 + ["<bos>", "detect", "▁cat", "\n"]
     assert inputs["input_ids"][0].tolist() == [tokenizer.token_to_id(t) for t in expected]
-    assert inputs["pixel_values"].shape == (1, 3, 160, 160)
+    assert inputs["pixel_values"].shape == (1, 3, 224, 224)

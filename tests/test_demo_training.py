@@ -1,12 +1,14 @@
 """What the demo's training teaches, and that a run can stop and go on."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from vlmtasks.demo.batches import BatchMaker, crop_to_bins, shift_box
+from vlmtasks.demo.batches import BatchMaker, crop_to_bins, mix_codes, shift_box
 from vlmtasks.demo.dense import (
     LOC_CHOICES,
     DenseTargets,
@@ -39,19 +41,19 @@ def test_taught_bins_are_every_eighth_and_the_last():
 
 
 def test_patches_belong_to_the_object_that_covers_them_most():
-    masks = np.zeros((2, 160, 160), bool)
-    masks[0, 0:32, 0:32] = True  # patches 0, 1, 10, 11
+    masks = np.zeros((2, 224, 224), bool)
+    masks[0, 0:32, 0:32] = True  # patches 0, 1, 14, 15
     masks[1, 0:16, 32:48] = True  # patch 2
-    masks[1, 16:17, 32:48] = True  # one row of patch 12: too little to ask about
+    masks[1, 16:17, 32:48] = True  # one row of patch 16: too little to ask about
     patch_object, centers = assign_patches(masks)
-    assert patch_object[[0, 1, 10, 11]].tolist() == [0, 0, 0, 0]
-    assert patch_object[[2, 12, 50]].tolist() == [1, -100, -1]
-    assert centers[0] in (0, 1, 10, 11)
+    assert patch_object[[0, 1, 14, 15]].tolist() == [0, 0, 0, 0]
+    assert patch_object[[2, 16, 50]].tolist() == [1, -100, -1]
+    assert centers[0] in (0, 1, 14, 15)
     assert centers[1] == 2
 
 
 def test_no_objects_leave_all_patches_background():
-    patch_object, centers = assign_patches(np.zeros((0, 160, 160), bool))
+    patch_object, centers = assign_patches(np.zeros((0, 224, 224), bool))
     assert (patch_object == -1).all()
     assert centers.shape == (0,)
 
@@ -97,8 +99,8 @@ def test_spread_labels_prefer_the_neighbour_to_the_stranger():
     ],
 )
 def test_cropped_masks_hold_the_share_of_the_box(loc_yxyx, expected):
-    mask = np.zeros((160, 160), bool)
-    mask[:80, :80] = True
+    mask = np.zeros((224, 224), bool)
+    mask[:112, :112] = True
     crop = crop_to_bins(mask, np.array(loc_yxyx))
     assert crop.shape == (64, 64)
     assert crop.mean() == pytest.approx(expected, abs=0.02)
@@ -106,7 +108,7 @@ def test_cropped_masks_hold_the_share_of_the_box(loc_yxyx, expected):
 
 def test_whitened_patches_have_unit_variance_and_no_correlation(vocabulary):
     rng = np.random.default_rng(0)
-    smooth = np.cumsum(rng.normal(size=(60, 160, 160, 3)), axis=2)
+    smooth = np.cumsum(rng.normal(size=(30, 224, 224, 3)), axis=2)
     pictures = np.clip(smooth * 3 + 128, 0, 255).astype(np.uint8)
     model = build_model(vocabulary.size, vocabulary.loc_start, seed=0)
     whiten_patches(model, pictures)
@@ -130,6 +132,30 @@ def test_packed_prompts_do_not_see_each_other(model, vocabulary):
             for prompt in (first, second)
         ]
     assert both.item() == pytest.approx((alone[0].item() * 2 + alone[1].item() * 3) / 5, abs=1e-5)
+
+
+def test_packed_prompts_go_through_the_layers_as_in_use(model, vocabulary):
+    """What packed_layer leaves out is what nobody reads."""
+
+    def whole(layer, x, cos, sin, mask, is_last):
+        L = mask.shape[2]
+        S = x.shape[1] - L
+        everything = torch.zeros(len(mask), 1, S + L, S + L, dtype=torch.bool)
+        everything[:, :, :S, :S] = True
+        everything[:, :, S:] = mask
+        return layer(x, cos, sin, everything, None, None)
+
+    image_tokens = torch.randn(1, 100, 256, generator=torch.Generator().manual_seed(0))
+    row = [
+        PromptIds((2, 100, vocabulary.newline), (200, 1), "a", ((3, 4), ())),
+        PromptIds((2, 101, 102, vocabulary.newline), (201, 202, 1), "b"),
+    ]
+    with torch.no_grad():
+        expected = packed_loss(model, image_tokens, [row], vocabulary, 0.0, whole)
+        given = packed_loss(model, image_tokens, [row], vocabulary, 0.0)
+    assert given.keys() == expected.keys()
+    for name, value in given.items():
+        assert value.item() == pytest.approx(expected[name].item(), abs=1e-5)
 
 
 def test_the_official_loss_is_that_of_the_network(model, vocabulary):
@@ -186,6 +212,17 @@ def test_shifted_boxes_keep_near_and_upright():
     assert (shift_box(rng, np.array([0, 0, 1, 1])) == [0, 0, 1, 1]).all()
 
 
+def test_fed_codes_are_partly_those_of_other_masks():
+    codes = np.arange(400)[:, None].repeat(16, 1)  # every mask has codes of its own
+    fed = mix_codes(np.random.default_rng(0), codes)
+    strange = fed != codes
+    assert strange.mean() == pytest.approx(0.45, abs=0.05)
+    assert strange.mean(1).min() == 0.0
+    assert strange.mean(1).max() > 0.8
+    assert all(len(set(row[other])) <= 1 for row, other in zip(fed, strange, strict=True))
+    assert mix_codes(np.random.default_rng(0), np.zeros((0, 16), int)).shape == (0, 16)
+
+
 @pytest.mark.usefixtures("drawings")
 def test_masks_are_taught_within_the_box_that_is_fed(vocabulary):
     batch = BatchMaker(vocabulary, None).make(seed=0, number=0, batch_size=6, prompts=8)
@@ -196,8 +233,11 @@ def test_masks_are_taught_within_the_box_that_is_fed(vocabulary):
     for prompt in segments:
         assert len(prompt.given) == len(prompt.suffix)
         differs = [a != b for a, b in zip(prompt.given, prompt.suffix, strict=True)]
-        kinds = [0 <= t - vocabulary.loc_start < 1024 for t in prompt.suffix]
-        assert not any(d and not loc for d, loc in zip(differs, kinds, strict=True))
+        may = [
+            0 <= t - vocabulary.loc_start < 1024 or 0 <= t - vocabulary.seg_start < 128
+            for t in prompt.suffix
+        ]
+        assert not any(d and not m for d, m in zip(differs, may, strict=True))
     assert any(prompt.given != prompt.suffix for prompt in segments)
     boxes = [p for row in batch.prompts for p in row if p.task == "detect"]
     assert all(prompt.given == prompt.suffix for prompt in boxes)
@@ -206,7 +246,7 @@ def test_masks_are_taught_within_the_box_that_is_fed(vocabulary):
 def test_image_tokens_start_without_looking_at_prompts(vocabulary):
     """So the full prefix mask gives what the packed prompts were trained with."""
     model = build_model(vocabulary.size, vocabulary.loc_start, seed=1)
-    pictures = np.random.default_rng(0).integers(0, 256, (8, 160, 160, 3), dtype=np.uint8)
+    pictures = np.random.default_rng(0).integers(0, 256, (8, 224, 224, 3), dtype=np.uint8)
     center = torch.randn(256, generator=torch.Generator().manual_seed(0))
     start_pointing(model, center, vocabulary.class_ids, vocabulary.class_of, pictures)
     prompts = [[PromptIds((2, 100 + n, vocabulary.newline), (200, 300, 1), "a")] for n in range(8)]
@@ -279,3 +319,28 @@ def test_a_run_can_start_from_a_checkpoint(tmp_path, monkeypatch):
     weights = torch.load(tmp_path / "state.pt", weights_only=True)["model"]
     bundled = Engine.load(BUNDLED["demo"]).network.state_dict()
     assert all(torch.equal(weights[name], bundled[name]) for name in weights)
+
+
+def test_a_run_can_start_from_a_checkpoint_for_smaller_pictures(tmp_path, vocabulary):
+    """The positions are enlarged, all else is taken as it is."""
+    from vlmtasks.api import BUNDLED
+    from vlmtasks.demo.train import Trainer
+    from vlmtasks.engine import Engine
+
+    shutil.copytree(BUNDLED["demo"], tmp_path / "small")
+    tensors = load_file(tmp_path / "small" / "model.safetensors")
+    positions = "vision_tower.vision_model.embeddings.position_embedding.weight"
+    [name] = [name for name in tensors if name.endswith(positions.split("vision_model.")[1])]
+    tensors[name] = tensors[name].unflatten(0, (14, 14))[:7, :7].flatten(0, 1).contiguous()
+    save_file(tensors, tmp_path / "small" / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "small" / "config.json").read_text())
+    config["vision_config"] |= {"image_size": 112, "num_image_tokens": 49}
+    (tmp_path / "small" / "config.json").write_text(json.dumps(config))
+    weights = Trainer(vocabulary, 0, start_from=tmp_path / "small").model.state_dict()
+    bundled = Engine.load(BUNDLED["demo"]).network.state_dict()
+    [changed] = [name for name in weights if not torch.equal(weights[name], bundled[name])]
+    assert changed.endswith("position_embedding.weight")
+    assert weights[changed].shape == (196, 256)
+    corners = weights[changed].unflatten(0, (14, 14))[::13, ::13]
+    known = tensors[name].float().unflatten(0, (7, 7))[::6, ::6]
+    assert torch.nn.functional.cosine_similarity(corners, known, dim=-1).min() > 0.95

@@ -155,7 +155,7 @@ def _load_photographs(split: Split) -> tuple[_Photograph, ...]:
 
 
 def _read_photograph(path: Path, boxes: list[tuple[str, tuple]]) -> _Photograph:
-    """The picture at half size: crops are shrunk to 160 px anyway."""
+    """The picture at half size: crops are shrunk to 224 px anyway."""
     bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if bgr is None:
         raise MissingFileError(f"{path} is no readable picture; fetch the data folder again")

@@ -37,6 +37,7 @@ ALPHABET = LETTERS + DIGITS
 AHEAD = 6  # batches drawn in advance
 PHOTO_SHARE = 0.2
 BOX_SHIFT = 0.06  # of a side, the model's own error
+CODE_MIX = 0.9  # at most, of the codes of a mask
 # reading is learnt slowly: more lettering than in use
 LETTERED_SHARE, CROWDED_LETTERED_SHARE = 0.3, 0.6
 
@@ -130,8 +131,9 @@ class BatchMaker:
         targets = [
             replace(target, codes=own) for (target, _), own in zip(dense, own_codes, strict=True)
         ]
-        for record, own in zip(masked, rest, strict=True):
-            record.codes = own.tolist()
+        fed = mix_codes(np.random.default_rng((seed, 12, number)), rest)
+        for record, own, other in zip(masked, rest, fed, strict=True):
+            record.codes, record.fed_codes = own.tolist(), other.tolist()
         texts = [
             _within_budget([self._prompt_ids(one, scene, own) for one in row])
             for row, scene, own in zip(asked, scenes, targets, strict=True)
@@ -177,12 +179,12 @@ class BatchMaker:
         if records:
             text, given = (
                 format_objects(
-                    format_object(tuple(LOC_CHOICES[box].tolist()), record.label, record.codes)
-                    for box, record in zip(boxes, records, strict=True)
+                    format_object(tuple(LOC_CHOICES[box].tolist()), record.label, codes)
+                    for record, box, codes in rows
                 )
-                for boxes in (
-                    [record.loc_choices for record in records],
-                    [record.fed_choices for record in records],
+                for rows in (
+                    [(record, record.loc_choices, record.codes) for record in records],
+                    [(record, record.fed_choices, record.fed_codes) for record in records],
                 )
             )
         prefix = (BOS_ID, *self._encode(example.prefix), self.vocabulary.newline)
@@ -209,7 +211,8 @@ class _Record:
     """One record of an answer: object `row` of the scene.
 
     loc_choices: the true box (4,) in taught bins; fed_choices: the box that the model is told to
-    have said; crop: (64, 64) the mask in the latter, with its codes, None for `detect`.
+    have said; crop: (64, 64) the mask in the latter, None for `detect`; codes: those of the crop;
+    fed_codes: those that the model is told to have said.
     """
 
     row: int
@@ -218,6 +221,7 @@ class _Record:
     fed_choices: np.ndarray
     crop: np.ndarray | None
     codes: list[int] | None = None
+    fed_codes: list[int] | None = None
 
 
 @dataclass
@@ -257,6 +261,17 @@ def shift_box(rng: np.random.Generator, loc_choices: np.ndarray) -> np.ndarray:
     shifts = np.rint(rng.normal(0, 1, 4) * BOX_SHIFT * sides).astype(np.int64)
     moved = (loc_choices + shifts).clip(0, len(LOC_CHOICES) - 1)
     return moved if (moved[2:] - moved[:2] >= 2).all() else loc_choices
+
+
+def mix_codes(rng: np.random.Generator, codes: np.ndarray) -> np.ndarray:
+    """Codes (N, 16) as the model might say them: up to CODE_MIX of a mask's are another mask's.
+
+    Told only right ones, it learns to continue masks rather than to look at the picture, and its
+    first mistake spoils the rest.
+    """
+    share = CODE_MIX * rng.random((len(codes), 1))
+    strange = codes[rng.permutation(len(codes))]
+    return np.where(rng.random(codes.shape) < share, strange, codes)
 
 
 def _within_budget(prompts: list[PromptIds]) -> list[PromptIds]:

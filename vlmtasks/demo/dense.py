@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from vlmtasks.demo.network import GRID, PATCH_SIZE
 
-SNAP = 8  # boxes are taught on every 8th bin (1.25 px of 160): sharper answers, same overlap
+SNAP = 8  # boxes are taught on every 8th bin (1.75 px of 224): sharper answers, same overlap
 LOC_CHOICES = np.minimum(np.arange(0, 1024 + SNAP, SNAP), 1023)  # 129 taught bins
 COVERED, TOUCHED = 0.12, 0.02  # share of a patch that shows an object for sure; at all
 MASK_SIDE = 16

@@ -38,7 +38,7 @@ TEST_FONT = "fontpkg_open_sans"
 TRAIN_FONTS: tuple[str, ...] = tuple(font for font in _FONT_FILES if font != TEST_FONT)
 
 _CAP = 48  # height in pixels of the capitals of the stored glyphs
-_MIN_CAP, _MAX_CAP = 12, 40
+_MIN_CAP, _MAX_CAP = 0.075, 0.25  # of the picture's side
 _LEAST_CONTRAST = 90
 
 
@@ -77,7 +77,7 @@ def draw_words(
     block = _set_block(rng, texts, font, int(weights[rng.integers(len(weights))]), size)
     matrix = _place_block(rng, block.alpha.shape, size)
     ink = cv2.warpAffine(block.alpha, matrix, (size, size), flags=cv2.INTER_LINEAR)
-    plate = _plate_mask(block.alpha.shape, matrix, size, margin=int(rng.integers(5, 14)))
+    plate = _plate_mask(block.alpha.shape, matrix, size, margin=int(size * rng.uniform(0.03, 0.09)))
     color = _prepare_ground(rng, canvas, plate)
     canvas *= 1 - ink[..., None]
     canvas += ink[..., None] * color.astype(np.float32)
@@ -154,8 +154,8 @@ def _set_block(
     spacing = int(rng.integers(-1, 8))
     lines = [_set_line(_load_glyphs(font, weight), text, spacing) for text in texts]
     longest = max(alpha.shape[1] for alpha, _ in lines)
-    most = min(_MAX_CAP, 0.9 * size / longest * _CAP, 0.8 * size / (1.5 * len(lines)))
-    least = min(_MIN_CAP, most)
+    most = min(_MAX_CAP * size, 0.9 * size / longest * _CAP, 0.8 * size / (1.5 * len(lines)))
+    least = min(_MIN_CAP * size, most)
     scale = 2 * np.exp(rng.uniform(np.log(least), np.log(most))) / _CAP
     scaled = [_scale_line(alpha, boxes, scale) for alpha, boxes in lines]
     centred = rng.random() < 0.6

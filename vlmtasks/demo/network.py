@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vlmtasks.demo.tokenizer import IMAGE_SIZE, PATCH_SIZE
 from vlmtasks.engine.config import GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
 from vlmtasks.engine.paligemma import PaliGemma
 from vlmtasks.engine.siglip import EncoderLayer
 
-IMAGE_SIZE = 160
-PATCH_SIZE = 16
 GRID = IMAGE_SIZE // PATCH_SIZE
 TEXT_MARK = 0.5  # length, of embeddings about 0.5 long
 POSITION_DIMS = 32  # of the tower's width, where patch positions live at the start

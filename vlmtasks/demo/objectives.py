@@ -3,6 +3,8 @@
 Letters: B pictures, S image tokens, R prompts of one picture, L tokens, D width, V vocabulary.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch.nn import functional as F
 
 from vlmtasks.demo.dense import LOC_CHOICES
 from vlmtasks.demo.vocabulary import DemoVocabulary, PromptIds
-from vlmtasks.engine.gemma import DecoderLayer, rope_tables, rotate
+from vlmtasks.engine.gemma import DecoderLayer, grouped_attention, rope_tables, rotate
 from vlmtasks.engine.paligemma import PaliGemma, prefix_mask
 
 SEG_WEIGHT = 1.0  # sixteen codes a mask are most of an answer, and the hardest part of it
@@ -29,10 +31,12 @@ def packed_loss(
     prompts: list[list[PromptIds]],
     vocabulary: DemoVocabulary,
     spread: float,
+    apply: Callable[..., Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """All prompts of a picture in one sequence behind its image tokens (B, S, D).
 
     Image tokens see image tokens only, prompts do not see each other.
+    apply: a compiled `packed_layer`.
     """
     S = image_tokens.shape[1]
     longest = max(sum(len(p.prefix) + len(p.suffix) for p in row) for row in prompts)
@@ -57,19 +61,58 @@ def packed_loss(
                 looks[b, last + offset, list(patches)] = True
             start += len(both)
     owner_t, prefix_t = torch.from_numpy(owner), torch.from_numpy(is_prefix)
-    mask = torch.zeros(shape[0], S + longest, S + longest, dtype=torch.bool)
-    mask[:, :, :S] = True
+    mask = torch.ones(shape[0], longest, S + longest, dtype=torch.bool)
     own = owner_t[:, :, None] == owner_t[:, None, :]
-    mask[:, S:, S:] = prefix_mask(prefix_t, torch.ones_like(prefix_t)) & own
+    mask[:, :, S:] = prefix_mask(prefix_t, torch.ones_like(prefix_t)) & own
     # prefix_mask lets all prefixes see each other; `own` keeps them apart
     x = torch.cat((image_tokens, model.language_model.embed(torch.from_numpy(ids))), 1)
     image_positions = np.broadcast_to(np.arange(S), (shape[0], S))
     where = torch.from_numpy(np.concatenate((image_positions, positions), 1))
-    hidden, point = _run(model, x, where, mask[:, None], torch.from_numpy(looks))
+    hidden, point = _run(
+        model, x, where, mask[:, None], torch.from_numpy(looks), apply or packed_layer
+    )
     losses = token_loss(
         model, hidden, torch.from_numpy(wanted), torch.from_numpy(worth), vocabulary, spread
     )
     return losses | {"point": point}
+
+
+def packed_layer(
+    layer: DecoderLayer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, is_last: bool
+) -> Tensor:
+    """A Gemma 1 layer over image tokens and packed prompts, which image tokens do not see.
+
+    x: (B, S + L, D); mask: (B, 1, L, S + L), what text sees. The scores of images with text are not
+    computed. Returns (B, S + L, D), of the last layer the text's (B, L, D).
+    """
+    L = mask.shape[2]
+    S = x.shape[1] - L
+    attention = layer.self_attn
+    normed = layer.input_layernorm(x)
+    asking = slice(S if is_last else 0, None)
+    q = _heads(attention.q_proj(normed[:, asking]), attention.num_heads)
+    k = rotate(_heads(attention.k_proj(normed), attention.num_kv_heads), cos, sin)
+    v = _heads(attention.v_proj(normed), attention.num_kv_heads)
+    q = rotate(q, cos[:, :, asking], sin[:, :, asking])
+    scale, softcap = attention.scale, attention.softcap
+    mixed = grouped_attention(q[:, :, -L:], k, v, mask, scale, softcap)
+    if not is_last:
+        all_seen = torch.ones(1, 1, 1, S, dtype=torch.bool)
+        image = q[:, :, :S], k[:, :, :S], v[:, :, :S]
+        mixed = torch.cat((grouped_attention(*image, all_seen, scale, softcap), mixed), 2)
+    x = x[:, asking] + attention.o_proj(mixed.transpose(1, 2).flatten(2))
+    return x + layer.mlp(layer.post_attention_layernorm(x))
+
+
+def _heads(x: Tensor, count: int) -> Tensor:
+    return x.unflatten(2, (count, -1)).transpose(1, 2)
+
+
+def whole_layer(
+    layer: DecoderLayer, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, is_last: bool
+) -> Tensor:
+    """The layer as in use; mask: (B, 1, S + L, S + L)."""
+    return layer(x, cos, sin, mask, None, None)
 
 
 def prefix_loss(
@@ -105,7 +148,7 @@ def prefix_loss(
     text = model.language_model.embed(torch.from_numpy(ids))
     x = torch.cat((image_tokens[rows], text), 1)
     positions = torch.arange(S + longest).expand(len(flat), -1)
-    hidden, point = _run(model, x, positions, mask[:, None], torch.from_numpy(looks))
+    hidden, point = _run(model, x, positions, mask[:, None], torch.from_numpy(looks), whole_layer)
     losses = token_loss(
         model, hidden, torch.from_numpy(wanted), torch.from_numpy(worth), vocabulary, spread
     )
@@ -113,8 +156,9 @@ def prefix_loss(
 
 
 def _run(
-    model: PaliGemma, x: Tensor, positions: Tensor, mask: Tensor, looks: Tensor
-) -> tuple[Tensor, Tensor]:
+    model: PaliGemma, x: Tensor, positions: Tensor, mask: Tensor, looks: Tensor,
+    apply: Callable[..., Tensor],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Hidden states (B, L, D) of the text, and how far its attention is from where it should look.
 
     x: (B, S + L, D), the image first; looks: (B, L, S) bool, the patches that a token is about.
@@ -130,9 +174,9 @@ def _run(
         if heads and asked.any():
             assert isinstance(layer, DecoderLayer)
             losses += [_pointing_loss(layer, x, cos, sin, looks, asked, S, head) for head in heads]
-        x = layer(x, cos, sin, mask, None, None)
+        x = apply(layer, x, cos, sin, mask, index == len(decoder.layers) - 1)
     point = torch.stack(losses).mean() if losses else x.new_zeros(())
-    return decoder.norm(x)[:, S:], point
+    return decoder.norm(x[:, -looks.shape[1] :]), point
 
 
 def _pointing_loss(

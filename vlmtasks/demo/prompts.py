@@ -157,7 +157,7 @@ def _applicable_tasks(scene: Scene) -> list[tuple[Callable, float]]:
     """Makers of examples with their weights; a maker may still return None."""
     tasks: list[tuple[Callable, float]] = [
         (_ask_boxes, 3),
-        (_ask_masks, 3),
+        (_ask_masks, 14),
         (_ask_caption, 2.0),
         (_ask_presence, 1.2),
     ]

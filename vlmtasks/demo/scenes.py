@@ -16,13 +16,13 @@ from vlmtasks.demo.classes import COLORS, LABELS
 from vlmtasks.demo.lettering import Word, draw_words
 from vlmtasks.demo.sprites import Patch, pick_sprite, place_sprite
 
-SIZE = 160
+SIZE = 224
 """Side of a scene in pixels."""
 
 MIN_VISIBLE_SHARE = 0.45
 """Least share of an object that nothing hides; no scene holds an object that is hidden further."""
 
-MIN_VISIBLE_PIXELS = 70
+MIN_VISIBLE_PIXELS = 137
 
 _LEAST_CONTRAST = 34
 """Mean difference in 0..255 between an object and what it covers, so that none is camouflaged."""
@@ -184,6 +184,8 @@ class Painter:
         reach = 0.5 * side - 0.15 * side * rng.random()
         low, high = min(reach, self.size / 2), max(self.size - reach, self.size / 2)
         center = (rng.uniform(low, high), rng.uniform(low, high))
+        if not self._has_room(center, side):
+            return None
         spread = 40 if label in _ANY_ANGLE else 13
         angle = rng.uniform(-spread, spread)
         paint = COLORS[rng.integers(len(COLORS))] if rng.random() < _REPAINT_SHARE else None
@@ -191,6 +193,18 @@ class Painter:
         is_training = self.split == "train"
         return place_sprite(
             rng, sprite, center, side, angle, paint, self.size, new_style=is_training
+        )
+
+    def _has_room(self, center_xy: tuple[float, float], side: float) -> bool:
+        """Whether the middle of a place is free enough; a drawing that cannot fit is not made."""
+        x1, y1 = (max(0, int(c - 0.2 * side)) for c in center_xy)
+        x2, y2 = (int(c + 0.2 * side) + 1 for c in center_xy)
+        window = slice(y1, y2), slice(x1, x2)
+        if 2 * cv2.countNonZero(self._taken[window].view(np.uint8)) > (x2 - x1) * (y2 - y1):
+            return False
+        return all(
+            0.6 * cv2.countNonZero(mask[window].view(np.uint8)) <= self._crowding * full
+            for mask, full in zip(self._masks, self._areas, strict=True)
         )
 
     def _fits(self, patch: Patch) -> bool:

@@ -20,8 +20,8 @@ from vlmtasks.demo.classes import domain_words
 from vlmtasks.tokens import LOC_BINS, SEG_CODES
 
 PAD, EOS, BOS, UNK, IMAGE = "<pad>", "<eos>", "<bos>", "<unk>", "<image>"
-IMAGE_SIDE = 160
-IMAGE_TOKENS = 100
+IMAGE_SIZE, PATCH_SIZE = 224, 16
+IMAGE_TOKENS = (IMAGE_SIZE // PATCH_SIZE) ** 2
 
 _BLANK = "▁"
 
@@ -91,7 +91,7 @@ def _settings() -> dict[str, dict]:
         "preprocessor_config.json": {
             "image_processor_type": "SiglipImageProcessor",
             "processor_class": "PaliGemmaProcessor",
-            "size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
+            "size": {"height": IMAGE_SIZE, "width": IMAGE_SIZE},
             "do_resize": True,
             "resample": 3,
             "do_rescale": True,

@@ -31,8 +31,15 @@ from torch.nn import functional as F
 
 from vlmtasks.demo.batches import Batch, batches, sample_pictures
 from vlmtasks.demo.dense import DenseHeads, keep_patches
-from vlmtasks.demo.network import GRID, PATCH_SIZE, build_model, start_pointing, whiten_patches
-from vlmtasks.demo.objectives import packed_loss, prefix_loss
+from vlmtasks.demo.network import (
+    GRID,
+    IMAGE_SIZE,
+    PATCH_SIZE,
+    build_model,
+    start_pointing,
+    whiten_patches,
+)
+from vlmtasks.demo.objectives import packed_layer, packed_loss, prefix_loss
 from vlmtasks.demo.vocabulary import DemoVocabulary
 from vlmtasks.engine.checkpoints import load_checkpoint
 from vlmtasks.engine.paligemma import PaliGemma
@@ -48,7 +55,7 @@ HABITS = tuple(
 )
 HABIT_SHARE = 0.05
 EMBEDDING_SHARE = 0.2  # of the rates after the tower stage, whose answers hang on the embeddings
-KEPT_PATCHES = 56  # of 100, in the tower stage; at its end all of them, as in use
+KEPT_PATCHES = 108  # of 196, in the tower stage; at its end all of them, as in use
 KNOWN_SPREAD = 1.0  # at most, of what has learned the locations before
 ALL_PATCHES_FROM = 0.9  # share of the tower stage
 DENSE_WEIGHTS = {
@@ -109,7 +116,10 @@ class Trainer:
         if start_from is None:
             whiten_patches(self.model, sample_pictures(seed, WHITENING_PICTURES))
         else:
-            start = load_checkpoint(start_from, device=torch.device("cpu"), dtype=torch.float32)
+            cpu = torch.device("cpu")
+            start = load_checkpoint(
+                start_from, device=cpu, dtype=torch.float32, resolution=IMAGE_SIZE
+            )
             self.model.load_state_dict(start.network.state_dict())
         self.heads = DenseHeads(
             self.model.config.text_config.hidden_size, vocabulary.class_ids, vocabulary.color_ids,
@@ -118,11 +128,13 @@ class Trainer:
         self.stage = ""
         self.step = 0
         self.optimizers: list[torch.optim.Optimizer] = []
+        self.packed_layer = packed_layer
 
     def compile(self) -> None:
         """Fuses the layers' small steps; a minute of g++ for a third of the time of each step."""
         for layer in (*self.model.vision_tower.encoder.layers, *self.model.language_model.layers):
             layer.compile(dynamic=False)
+        self.packed_layer = torch.compile(packed_layer, dynamic=False)
 
     def begin(self, stage: Stage) -> None:
         """Starts a stage with fresh optimisers."""
@@ -184,8 +196,9 @@ class Trainer:
             (DENSE_WEIGHTS[name] * loss for name, loss in losses.items()), torch.zeros(())
         )
         if stage.prompts:
-            objective = packed_loss if stage.name == "decoder" else prefix_loss
-            text = objective(self.model, image_tokens, batch.prompts, self.vocabulary, spread)
+            given = self.model, image_tokens, batch.prompts, self.vocabulary, spread
+            is_packed = stage.name == "decoder"
+            text = packed_loss(*given, self.packed_layer) if is_packed else prefix_loss(*given)
             losses |= text
             total = total + text["text"] + stage.point_share * text["point"]
         return losses | {"total": total}
