@@ -385,25 +385,6 @@ def instances(bbox: list[float], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("bbox", "told"),
-    [
-        pytest.param([60, 50, 90, 75], r"1 boxes that reach out of .*x, y, width", id="corners"),
-        pytest.param([-3, 5, 10, 10], "1 boxes that reach out", id="left"),
-        pytest.param([0.1, 0.2, 0.3, 0.4], "1 boxes within the first pixel.*shares", id="shares"),
-    ],
-)
-def test_boxes_in_another_convention_are_told(bbox: list[float], told: str) -> None:
-    with pytest.warns(DatasetWarning, match=told):
-        (found,) = read_coco(instances(bbox)).annotations
-    assert found.bbox_xywh == tuple(bbox)
-
-
-@pytest.mark.parametrize("bbox", [[-1, 0, 102, 80], [0, 0, 0, 0], [99, 79, 1, 1]], ids=str)
-def test_boxes_at_the_border_are_read_in_silence(bbox: list[float]) -> None:
-    assert read_coco(instances(bbox)).repairs == ()
-
-
-@pytest.mark.parametrize(
     "points",
     [[[[10, 10], [30, 10], [30, 30]]], [[10, 10], [30, 10], [30, 30]]],
     ids=["polygon-of-points", "points"],
@@ -411,13 +392,6 @@ def test_boxes_at_the_border_are_read_in_silence(bbox: list[float]) -> None:
 def test_polygons_of_points_are_told_to_be_flat(points: list[Any]) -> None:
     with pytest.raises(DatasetError, match=r"a list of points; .* flat list"):
         read_coco(instances([10, 10, 20, 20], segmentation=points))
-
-
-def test_two_pictures_of_one_name_are_told() -> None:
-    data = instances([1, 2, 3, 4])
-    data["images"].append(data["images"][0] | {"id": 8})
-    with pytest.warns(DatasetWarning, match="1 pictures with the file name of another"):
-        assert len(read_coco(data).images) == 2
 
 
 def test_two_files_about_one_picture_are_told(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from vlmtasks.datasets.coco import (
     CocoImage,
     ImageId,
     Segmentation,
-    SizeWH,
     polygons_to_rle,
 )
 from vlmtasks.datasets.coco_entries import (
@@ -39,7 +38,6 @@ from vlmtasks.errors import DatasetError
 from vlmtasks.rle import coco_mask, rle_area
 from vlmtasks.shorten import shorten
 
-OVERHANG = 2.0  # pixels that a box may reach out of its picture, as those of real files do
 MAX_PIXELS = 1 << 31  # pycocotools counts in 32 bits
 
 
@@ -95,9 +93,6 @@ class _Reader:
                 images[image.id] = image
             except ValueError as error:
                 self._complain("images", index, error)
-        doubled = len(images) - len({image.file_name for image in images.values()})
-        if doubled:
-            self._repaired["pictures with the file name of another (left as they are)"] = doubled
         return images
 
     def categories(self, entries: Any) -> dict[int, str]:
@@ -146,7 +141,6 @@ class _Reader:
         if short:
             self._repaired["polygons of fewer than three points (left out)"] += short
         bbox = self._bbox(entry.get("bbox"), segmentation, image)
-        self._look_at_place(bbox, image.size_wh)
         is_crowd = self._is_crowd(entry)
         area = self._area(entry.get("area"), segmentation, bbox, image)
         return CocoAnnotation(number, image_id, category_id, bbox, area, is_crowd, segmentation)
@@ -177,21 +171,6 @@ class _Reader:
             return min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)
         x, y, width, height = coco_mask.toBbox(segmentation).tolist()
         return x, y, width, height
-
-    def _look_at_place(self, bbox_xywh: BoxXYWH, size_wh: SizeWH | None) -> None:
-        """Boxes in another convention can be read; only their place gives them away."""
-        x, y, width, height = bbox_xywh
-        if size_wh is not None and (
-            min(x, y) < -OVERHANG
-            or x + width > size_wh[0] + OVERHANG
-            or y + height > size_wh[1] + OVERHANG
-        ):
-            self._repaired[
-                "boxes that reach out of their picture (left as they are; is bbox x, y, width, "
-                "height?)"
-            ] += 1
-        elif width and height and max(x + width, y + height) <= 1:
-            self._repaired["boxes within the first pixel (left as they are; are they shares?)"] += 1
 
     def _is_crowd(self, entry: Mapping[str, Any]) -> bool:
         if entry.get("iscrowd") is None:
