@@ -354,6 +354,7 @@ def _check_scale(scale: int | None) -> None:
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
     """What a reader of data sets warns of becomes a line for people, whatever Python's filters."""
+    from vlmtasks.cli_run import say
     from vlmtasks.datasets.problems import DatasetWarning
 
     with warnings.catch_warnings():
@@ -362,7 +363,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
         def tell(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, DatasetWarning):
-                typer.echo(f"vlmtasks eval: {message}", err=True)
+                say(f"vlmtasks eval: {message}")
             else:
                 show(message, category, *rest, **more)
 
@@ -372,15 +373,16 @@ def _warnings_as_lines() -> Iterator[None]:
 
 def _leave_with(do: Callable[[], int]) -> None:
     """Run an evaluation and leave with its exit status; our errors and warnings become lines."""
+    from vlmtasks.cli_run import say
     from vlmtasks.errors import VlmtasksError
 
     try:
         with _warnings_as_lines():
             status = do()
     except (VlmtasksError, OSError) as error:
-        typer.echo(f"vlmtasks eval: {error}", err=True)
+        say(f"vlmtasks eval: {error}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        typer.echo("vlmtasks eval: stopped; the same command goes on from here", err=True)
+        say("vlmtasks eval: stopped; the same command goes on from here")
         raise typer.Exit(130) from None
     raise typer.Exit(status)

@@ -349,7 +349,7 @@ class Detections:
             raise InputError(f"{str(path)!r} is a folder; name a file in it")
         if path.suffix.lower() == ".json":
             text = self.to_json(ensure_ascii=False, indent=2) + "\n"
-            # half a surrogate pair becomes \udXXX, which JSON reads back
+            # half a surrogate pair is escaped, as in \ud83d, which JSON reads back
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
             return
         kind = Image.registered_extensions().get(path.suffix.lower())

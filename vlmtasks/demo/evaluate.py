@@ -133,9 +133,9 @@ def classes_named(caption: str) -> set[str]:
 
 
 def _word_pairs(text: str, answer: str) -> list[tuple[str, str]]:
-    given = answer.split()
     wanted = text.split()
-    return list(zip(wanted, given + [""] * len(wanted), strict=False))
+    given = answer.split() + [""] * len(wanted)  # a word that was not read is wrong
+    return list(zip(wanted, given[: len(wanted)], strict=True))
 
 
 def _share_right(ask: _Asker, question: Callable[[str], str], wanted: dict[Any, Any]) -> float:

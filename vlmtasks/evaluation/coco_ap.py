@@ -223,7 +223,8 @@ def _collect(
     rows: list[dict[str, Any]],
     kind: Kind,
 ) -> CocoScores:
-    stats = {name: _known(value) for name, value in zip(STAT_NAMES, evaluator.stats, strict=False)}
+    figures = evaluator.stats[: len(STAT_NAMES)]  # faster-coco-eval appends others
+    stats = {name: _known(value) for name, value in zip(STAT_NAMES, figures, strict=True)}
     keys = [int(key) for key in evaluator.params.catIds]
     precision = np.array(evaluator.eval["precision"], dtype=np.float64)  # (T, R, K, area, dets)
     precision = precision.reshape(len(IOU_THRESHOLDS), len(RECALLS), len(keys), 4, 3)[..., 0, -1]

@@ -104,7 +104,9 @@ def _resume(
     _check_head(found_head, head, place)
     records = [value for value, _ in lines[1 : len(ids) + 1]]
     kept = len(records) if len(records) == len(ids) else len(records) // batch_size * batch_size
-    for number, (record, wanted) in enumerate(zip(records[:kept], ids, strict=False), start=2):
+    for number, (record, wanted) in enumerate(
+        zip(records[:kept], ids[:kept], strict=True), start=2
+    ):
         if record.get("id") != wanted:
             raise InputError(
                 f"{place}, line {number}: holds the prediction for {record.get('id')!r}, but "

@@ -70,6 +70,7 @@ class _Parts:
 def _split(generation: Generation, record: ParsedObject, vocabulary: TokenVocabulary) -> _Parts:
     start, stop = record.span
     parts = _Parts([], [], [])
+    # an answer of text alone has no probabilities: then no part has any
     for token_id, logprob in zip(
         generation.token_ids[start:stop], generation.logprobs[start:stop], strict=False
     ):
