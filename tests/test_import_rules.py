@@ -60,10 +60,11 @@ MAY_IMPORT = {
     "demo": f"{_RESULTS} tasks datasets engine api evaluation vqvae",
     "__init__": "errors",
     "cli_values": "",
+    "cli_words": "",
     "cli_inputs": "errors picture_names",
     "cli_outputs": f"{_RESULTS} cli_inputs",
-    "cli_run": f"{_RESULTS} tasks api cli_inputs cli_outputs",
-    "eval_cli": f"{_RESULTS} tasks api datasets evaluation cli_values",
+    "cli_run": f"{_RESULTS} tasks api cli_inputs cli_outputs cli_words",
+    "eval_cli": f"{_RESULTS} tasks api datasets evaluation cli_values cli_words",
     "cli": f"{_BASE} __init__ cli_values cli_inputs cli_run eval_cli",
     "__main__": "cli",
 }

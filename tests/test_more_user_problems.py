@@ -20,7 +20,7 @@ from vlmtasks.api import BUNDLED, VLM
 from vlmtasks.categories import CocoCategories
 from vlmtasks.cli_inputs import Input, find_pictures, split_words
 from vlmtasks.cli_outputs import OutputFile, image_ids
-from vlmtasks.cli_run import say
+from vlmtasks.cli_words import say
 from vlmtasks.datasets.coco_entries import check_segmentation
 from vlmtasks.datasets.coco_reader import read_coco
 from vlmtasks.datasets.coco_results import read_results

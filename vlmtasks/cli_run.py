@@ -1,7 +1,6 @@
 """What one command line does: ask about every picture, write each result as soon as it is there."""
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from vlmtasks.cli_outputs import (
     Overlays,
     Stream,
 )
+from vlmtasks.cli_words import say
 from vlmtasks.errors import InputError, VlmtasksError
 from vlmtasks.prompts import class_names
 from vlmtasks.results import Detections
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _Ask = Callable[[Sequence[str]], list[Any]]  # paths → an Answer or an ImageError for each
 
 FINE, SOME_FAILED, REFUSED, NO_READER = 0, 1, 2, 141
-# Characters by which a file's name could move the cursor of a terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SIGNALLED = 128  # and the number of the signal
 
 
@@ -88,16 +86,6 @@ def run(job: Job) -> int:
         say(f"vlmtasks {job.task}: {error}")
         return SOME_FAILED if progress.asked else REFUSED
     return SOME_FAILED if progress.failed and not job.common.keep_going else FINE
-
-
-def say(line: str) -> None:
-    """One line for people. Where they cannot be reached, results matter more."""
-    printable = line.encode("utf-8", "backslashreplace").decode()  # names in another encoding
-    printable = _CONTROL.sub(lambda found: repr(found[0])[1:-1], printable)
-    try:
-        print(printable, file=sys.stderr, flush=True)
-    except OSError:
-        pass
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vlmtasks import cli_values
+from vlmtasks.cli_words import say
 
 if TYPE_CHECKING:
     from vlmtasks.evaluation.commands import Common
@@ -354,7 +355,6 @@ def _check_scale(scale: int | None) -> None:
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
     """What a reader of data sets warns of becomes a line for people, whatever Python's filters."""
-    from vlmtasks.cli_run import say
     from vlmtasks.datasets.problems import DatasetWarning
 
     with warnings.catch_warnings():
@@ -373,7 +373,6 @@ def _warnings_as_lines() -> Iterator[None]:
 
 def _leave_with(do: Callable[[], int]) -> None:
     """Run an evaluation and leave with its exit status; our errors and warnings become lines."""
-    from vlmtasks.cli_run import say
     from vlmtasks.errors import VlmtasksError
 
     try:
